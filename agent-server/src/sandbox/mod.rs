@@ -1,0 +1,124 @@
+//! Command execution: the trait, its request and its events.
+//!
+//! Owns what running a command means in every runtime mode. Must not know HTTP, tools, files or the model.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::workspace::WorkspacePath;
+
+/// One command for the shell.
+#[derive(Debug, Clone)]
+pub struct ExecRequest {
+    /// Text for `bash -c`.
+    pub command: String,
+    /// Directory inside the workspace.
+    pub working_directory: WorkspacePath,
+    /// Variables on top of the sandbox's allow-list; the caller's own choice, filtered by name all the same.
+    pub environment: BTreeMap<String, String>,
+    /// After this the whole tree gets TERM, then KILL after 2 s.
+    pub timeout: Duration,
+    /// Bytes of output per stream that are passed on; the rest is counted and dropped.
+    pub max_output_bytes: u64,
+    /// Cancelling ends the whole tree like the timeout.
+    pub cancel: CancellationToken,
+}
+
+/// Which stream an output came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// What happens while a command runs. The last event is always `Ended`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecEvent {
+    /// Output in order of arrival.
+    Output {
+        /// Stream.
+        stream: OutputStream,
+        /// Bytes as written; may end inside a character.
+        bytes: Bytes,
+    },
+    /// The command and its process group are gone.
+    Ended(ExecEnd),
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecEnd {
+    /// The outcome.
+    pub outcome: ExecOutcome,
+    /// Bytes dropped because of `max_output_bytes`.
+    pub dropped_bytes: u64,
+    /// Wall-clock time.
+    pub duration: Duration,
+}
+
+/// The outcome of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecOutcome {
+    /// Exited with a code.
+    Exited(i32),
+    /// Killed by a signal that we did not send.
+    Signaled(i32),
+    /// Ran into its timeout.
+    TimedOut,
+    /// Cancelled by the caller.
+    Stopped,
+    /// A named limit ended it.
+    LimitExceeded(String),
+}
+
+/// What really separates commands from the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum IsolationKind {
+    /// Nothing: secrets of the server's user are readable.
+    None,
+    /// Direct mode with the landlock layer that hides keys, state and token folders.
+    DirectWithLandlockLayer,
+}
+
+/// Report of what the sandbox enforces, as probed at start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Isolation {
+    /// Kind.
+    pub kind: IsolationKind,
+    /// One sentence per thing probed.
+    pub probes: Vec<String>,
+}
+
+/// Why a command could not be started.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SandboxError {
+    /// The sandbox cannot be had; the message names cause and remedy.
+    #[error("sandbox unavailable: {0}")]
+    Unavailable(String),
+    /// The working directory does not exist inside the workspace.
+    #[error("working directory {0} does not exist")]
+    WorkingDirectory(WorkspacePath),
+    /// The process could not be started.
+    #[error("command could not be started: {0}")]
+    Spawn(String),
+}
+
+/// Runs commands.
+#[async_trait::async_trait]
+pub trait Sandbox: Send + Sync {
+    /// What it enforces.
+    fn isolation(&self) -> Isolation;
+    /// Starts a command; events arrive on the receiver until `Ended`. Dropping the receiver ends the command's tree.
+    async fn exec(&self, request: ExecRequest) -> Result<mpsc::Receiver<ExecEvent>, SandboxError>;
+    /// Process groups that still run (background children).
+    fn running(&self) -> usize;
+    /// Ends everything that runs; used at shutdown.
+    async fn stop_all(&self);
+}

@@ -1,0 +1,2 @@
+//! Model double.
+fn main() {}
