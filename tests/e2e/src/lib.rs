@@ -1,1 +1,6 @@
-//! Shared parts of the black-box tests.
+//! Shared parts of the black-box tests and benches: a client of the cluster through `kubectl`, a client of one
+//! workspace, and a chat reader. Knows the products only from outside.
+
+pub mod chat;
+pub mod cluster;
+pub mod workspace;
