@@ -1,1 +1,6 @@
-//! Placeholder.
+//! Kubernetes operator for AgentWorkspace objects.
+//!
+//! `crd` (types) ← `plan` (pure decisions) ← `cluster` (effects) ← `reconcile` ← `controller`.
+
+pub mod crd;
+pub mod plan;

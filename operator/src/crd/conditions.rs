@@ -1,0 +1,149 @@
+//! The words in `status.conditions`. One list: the same reason word is used for condition, event and metric.
+
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$doc])* $variant),+ }
+
+        impl $name {
+            /// Every word, in the order of declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word as it is written in objects, events and metrics.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant)),+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// Type of a condition of an AgentWorkspace.
+    ConditionType {
+        /// The state is the wanted one and the contract holds: reason Running or Stopped.
+        Ready,
+        /// The pod is up and its agent server answers.
+        Running,
+        /// The volume can be used.
+        StorageReady,
+        /// Commands can be run in the wanted sandbox.
+        SandboxReady,
+        /// Chat can be answered.
+        AgentReady,
+        /// A newer rendering of the pod waits for the next start. Present only when true.
+        UpdateAvailable,
+        /// kstatus: converging. Present only when true.
+        Reconciling,
+        /// kstatus: does not converge without a person. Present only when true.
+        Stalled,
+    }
+}
+
+words! {
+    /// Reason of a condition, an event or a failed write.
+    Reason {
+        /// A start was decided, the pod is on its way.
+        Starting,
+        /// The pod is Ready.
+        Running,
+        /// A stop was decided, the pod is still there.
+        Stopping,
+        /// No pod, as wanted.
+        Stopped,
+        /// The workspace is being deleted.
+        Terminating,
+        /// The pod ran and is not Ready now.
+        NotReady,
+        /// Everything is as it should be.
+        Available,
+        /// Waiting for the pod to report.
+        Pending,
+        /// The pod failed and is created again after a pause.
+        Restarting,
+        /// The agent server ended by itself again and again.
+        CrashLoop,
+        /// The agent server refused its configuration (exit code 78).
+        ConfigRejected,
+        /// The pod failed and `failurePolicy: Ignore` says to leave it.
+        PodFailed,
+        /// A container exceeded its memory limit.
+        OutOfMemory,
+        /// The pod was taken away by its node or by the scheduler.
+        NodeDrain,
+        /// The pod was deleted by somebody else.
+        PodDeleted,
+        /// The image cannot be pulled.
+        ImagePull,
+        /// No node takes the pod at present.
+        Unschedulable,
+        /// A quota of the namespace is exhausted.
+        QuotaExceeded,
+        /// A Secret, or a key in it, does not exist.
+        SecretNotFound,
+        /// The name of a Secret is outside of what the operator may mount.
+        SecretNotAllowed,
+        /// The claim is not bound.
+        VolumePending,
+        /// The claim is being deleted.
+        VolumeTerminating,
+        /// The volume behind the claim is gone.
+        VolumeLost,
+        /// The volume cannot be attached or mounted.
+        VolumeAttach,
+        /// The volume lives where no node can run the pod.
+        VolumeNodeAffinity,
+        /// The server cannot write into its volume.
+        VolumeNotWritable,
+        /// The volume is being resized.
+        Resizing,
+        /// The storage class does not permit resizing.
+        ResizeUnsupported,
+        /// The claim names a storage class that does not exist, or there is no default class.
+        NoStorageClass,
+        /// The pod's network could not be set up.
+        NetworkSetup,
+        /// The sandbox cannot be used on this node.
+        SandboxUnavailable,
+        /// No credential with purpose ModelKey.
+        ModelKeyMissing,
+        /// The model provider refused the key.
+        ModelKeyRejected,
+        /// The pod was not Ready within `lifecycle.startTimeoutSeconds`.
+        StartTimeout,
+        /// An object with our child's name belongs to somebody else.
+        NameConflict,
+        /// The namespace's pod security level refuses the pod.
+        PodSecurityViolation,
+        /// The API server refuses a child for a policy that is not a quota.
+        Forbidden,
+        /// The API server calls a child invalid.
+        InvalidChild,
+        /// The spec holds a value that the operator cannot use.
+        InvalidSpec,
+        /// The running pod differs from what would be rendered now.
+        RevisionChanged,
+        /// A retained claim was attached to a workspace of the same owner.
+        ClaimReattached,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_a_word_that_the_api_accepts() {
+        for word in
+            Reason::ALL.iter().map(|reason| reason.as_str()).chain(ConditionType::ALL.iter().map(|kind| kind.as_str()))
+        {
+            assert!(word.len() <= 64 && word.chars().all(|character| character.is_ascii_alphanumeric()), "{word}");
+        }
+    }
+}

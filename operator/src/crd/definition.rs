@@ -1,0 +1,157 @@
+//! The published CustomResourceDefinition: the derived schema, plus the rules that only CEL can say, less what Kubernetes
+//! does not want in a schema.
+//!
+//! Transition rules stand on `spec` itself: below an optional parent they are bypassed in two steps (drop the parent, add
+//! it back different). They are written without optional chaining, which the API server prices a hundred times over its budget.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::{Map, Value, json};
+
+use super::AgentWorkspace;
+
+/// One CEL rule and the sentence a user reads when it is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// JSON path of the schema node below the root, as keys of `properties` (and `[]` for the items of a list).
+    pub path: &'static [&'static str],
+    /// CEL expression.
+    pub rule: &'static str,
+    /// What is wrong and what is permitted.
+    pub message: &'static str,
+}
+
+/// Rules on the whole object. They are checked again on every status patch, so a stored object that breaks a new one could
+/// never be reported on: they are frozen with v1alpha1.
+pub const fn root_rules() -> &'static [Rule] {
+    &[Rule {
+        path: &[],
+        // 52 + `-agent` (6) + 5 for what a controller of the cluster may append is 63, the limit of a label.
+        rule: "self.metadata.name.matches('^[a-z]([a-z0-9-]{1,50})[a-z0-9]$') && !self.metadata.name.contains('--')",
+        message: "metadata.name must be a DNS label of 3 to 52 characters that begins with a letter, without '--' in it",
+    }]
+}
+
+/// Rules on `spec` and below.
+pub const fn spec_rules() -> &'static [Rule] {
+    &[
+        Rule {
+            path: &["spec"],
+            rule: "has(self.owner) == has(oldSelf.owner)",
+            message: "spec.owner cannot be added or removed after creation",
+        },
+        Rule {
+            path: &["spec"],
+            rule: "!has(self.owner) || !has(oldSelf.owner) || self.owner == oldSelf.owner",
+            message: "spec.owner cannot be changed",
+        },
+        Rule {
+            path: &["spec"],
+            rule: "(has(self.storage) && has(self.storage.storageClassName) ? self.storage.storageClassName : '') == (has(oldSelf.storage) && has(oldSelf.storage.storageClassName) ? oldSelf.storage.storageClassName : '')",
+            message: "spec.storage.storageClassName cannot be changed",
+        },
+        Rule {
+            path: &["spec"],
+            rule: "(has(self.storage) && has(self.storage.accessMode) ? self.storage.accessMode : '') == (has(oldSelf.storage) && has(oldSelf.storage.accessMode) ? oldSelf.storage.accessMode : '')",
+            message: "spec.storage.accessMode cannot be changed",
+        },
+        Rule {
+            path: &["spec"],
+            rule: "(has(self.storage) && has(self.storage.ephemeral)) == (has(oldSelf.storage) && has(oldSelf.storage.ephemeral))",
+            message: "spec.storage.ephemeral cannot be added or removed after creation",
+        },
+        Rule {
+            path: &["spec"],
+            rule: "!(has(oldSelf.storage) && has(oldSelf.storage.size)) || (has(self.storage) && has(self.storage.size) && quantity(string(self.storage.size)).compareTo(quantity(string(oldSelf.storage.size))) >= 0)",
+            message: "spec.storage.size may grow but not shrink or be removed",
+        },
+        Rule {
+            path: &["spec"],
+            rule: "!(has(self.storage) && has(self.storage.ephemeral)) || !(has(self.storage.size) || has(self.storage.storageClassName) || has(self.storage.accessMode) || has(self.storage.retention))",
+            message: "spec.storage.ephemeral excludes size, storageClassName, accessMode and retention",
+        },
+        Rule {
+            path: &["spec"],
+            rule: "!(has(self.storage) && has(self.storage.size)) || quantity(string(self.storage.size)).compareTo(quantity('1Mi')) >= 0",
+            message: "spec.storage.size must be at least 1Mi",
+        },
+        Rule {
+            path: &["spec"],
+            rule: "!(has(self.storage) && has(self.storage.ephemeral) && has(self.storage.ephemeral.sizeLimit)) || quantity(string(self.storage.ephemeral.sizeLimit)).compareTo(quantity('1Mi')) >= 0",
+            message: "spec.storage.ephemeral.sizeLimit must be at least 1Mi",
+        },
+        Rule {
+            path: &["spec", "agent", "credentials"],
+            rule: "self.filter(credential, credential.purpose == 'ModelKey').size() <= 1",
+            message: "at most one credential has purpose ModelKey",
+        },
+        Rule {
+            path: &["spec", "agent", "credentials", "[]"],
+            rule: "self.purpose != 'Environment' || self.name.matches('^[A-Za-z_][A-Za-z0-9_]*$')",
+            message: "the name of a credential with purpose Environment must be a variable name",
+        },
+        Rule {
+            path: &["spec", "agent", "env", "[]"],
+            rule: "!self.name.matches('^(BORING_AGENT_|LD_|KUBERNETES_|GIT_CONFIG_).*') && !self.name.matches('^.*_[Pp][Rr][Oo][Xx][Yy]$') && self.name != 'ANTHROPIC_API_KEY_FILE'",
+            message: "names that begin with BORING_AGENT_, LD_, KUBERNETES_ or GIT_CONFIG_, end in _PROXY, or are ANTHROPIC_API_KEY_FILE belong to the operator",
+        },
+        Rule {
+            path: &["spec", "scheduling"],
+            rule: "!has(self.priorityClassName) || !self.priorityClassName.startsWith('system-')",
+            message: "priority classes of the cluster itself (system-…) are not permitted",
+        },
+        Rule { path: &["spec", "podMetadata", "labels"], rule: POD_METADATA_KEYS, message: POD_METADATA_MESSAGE },
+        Rule { path: &["spec", "podMetadata", "annotations"], rule: POD_METADATA_KEYS, message: POD_METADATA_MESSAGE },
+    ]
+}
+
+/// A label without a prefix, or with one of Kubernetes, could make another team's Service select the pod; a tracking key of a
+/// deployment tool could make that tool delete it.
+const POD_METADATA_KEYS: &str = "self.all(key, key.matches('^[a-z0-9.-]+/.+$') && !key.matches('^([a-z0-9.-]+[.])?(kubernetes[.]io|k8s[.]io|agents[.]boring[.]dev|argoproj[.]io|fluxcd[.]io)/.*$'))";
+const POD_METADATA_MESSAGE: &str = "keys need a prefix such as example.com/ that is not one of kubernetes.io, k8s.io, agents.boring.dev, argoproj.io or fluxcd.io";
+
+/// The definition as it is installed.
+pub fn agent_workspace_definition() -> CustomResourceDefinition {
+    let mut definition = serde_json::to_value(AgentWorkspace::crd()).expect("a derived definition is plain data");
+    let root = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    strip(root);
+    for rule in root_rules().iter().chain(spec_rules()) {
+        add_rule(root, rule);
+    }
+    // The one default: without it kstatus calls a fresh object Current before the operator has looked at it.
+    root["properties"]["status"]["properties"]["observedGeneration"]["default"] = json!(-1);
+    root["properties"]["status"]["default"] = json!({"observedGeneration": -1});
+    serde_json::from_value(definition).expect("the stripped definition is still a definition")
+}
+
+/// Removes what a Kubernetes schema must not have: `nullable` (optional fields are absent, never null) and the formats that
+/// only Rust knows.
+fn strip(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => strip_fields(fields),
+        Value::Array(items) => items.iter_mut().for_each(strip),
+        _ => {}
+    }
+}
+
+fn strip_fields(fields: &mut Map<String, Value>) {
+    fields.remove("nullable");
+    if fields
+        .get("format")
+        .and_then(Value::as_str)
+        .is_some_and(|format| !matches!(format, "int32" | "int64" | "date-time"))
+    {
+        fields.remove("format");
+    }
+    fields.values_mut().for_each(strip);
+}
+
+fn add_rule(root: &mut Value, rule: &Rule) {
+    let mut node = root;
+    for key in rule.path {
+        node = if *key == "[]" { &mut node["items"] } else { &mut node["properties"][*key] };
+    }
+    let fields = node.as_object_mut().expect("the path of a rule leads to a schema");
+    let rules = fields.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
+    rules.as_array_mut().expect("rules are a list").push(json!({"rule": rule.rule, "message": rule.message}));
+}

@@ -1,0 +1,65 @@
+//! What the operator was configured with, as plain values. Knows nothing of flags (`config.rs` of the crate reads them).
+
+use std::collections::BTreeMap;
+
+/// Settings of the operator that decisions depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Agent image of workspaces that name none.
+    pub default_image: String,
+    /// Prefix that names of Secrets must have to be mounted: who may only create workspaces must not read every Secret through the operator.
+    pub allowed_secret_prefix: String,
+    /// Namespace of the operator's pods, which may call the pod's port 8787.
+    pub operator_namespace: String,
+    /// Labels of the operator's pods.
+    pub operator_labels: LabelSelectorText,
+    /// Where DNS is answered.
+    pub dns: ClusterDns,
+    /// Who may read the pod's metrics port; nobody when empty.
+    pub metrics_from: Vec<Peer>,
+    /// The cluster's own ranges (pods, Services, nodes), excluded from egress to public addresses besides the private ranges.
+    pub cluster_cidrs: Vec<String>,
+}
+
+/// Labels that must all be equal.
+pub type LabelSelectorText = BTreeMap<String, String>;
+
+/// Pods by namespace labels and pod labels; an empty map selects all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// Labels of the namespace.
+    pub namespace_labels: LabelSelectorText,
+    /// Labels of the pod.
+    pub pod_labels: LabelSelectorText,
+}
+
+/// Where DNS is answered: by pods, and besides by addresses (node-local caches, resolvers outside of the cluster).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterDns {
+    /// Pods that answer.
+    pub peers: Vec<Peer>,
+    /// Ranges that answer.
+    pub cidrs: Vec<String>,
+}
+
+impl Default for Config {
+    /// What holds on a cluster set up by common tools; used by tests, and by the flags as their defaults.
+    fn default() -> Self {
+        let label = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        Self {
+            default_image: "agent-server:dev".to_owned(),
+            allowed_secret_prefix: "agent-".to_owned(),
+            operator_namespace: "agent-workspace-system".to_owned(),
+            operator_labels: label("app.kubernetes.io/name", "agent-workspace-operator"),
+            dns: ClusterDns {
+                peers: vec![Peer {
+                    namespace_labels: label("kubernetes.io/metadata.name", "kube-system"),
+                    pod_labels: label("k8s-app", "kube-dns"),
+                }],
+                cidrs: Vec::new(),
+            },
+            metrics_from: Vec::new(),
+            cluster_cidrs: Vec::new(),
+        }
+    }
+}

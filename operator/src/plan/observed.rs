@@ -1,0 +1,302 @@
+//! What was seen: a projection of the fields that decisions depend on, and nothing else. `cluster::observe` builds it.
+
+use jiff::Timestamp;
+
+use crate::crd::{AgentWorkspaceSpec, AgentWorkspaceStatus, Reason};
+
+use super::ChildKind;
+
+/// Everything a decision about one workspace depends on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observed {
+    /// The workspace itself.
+    pub workspace: WorkspaceView,
+    /// The namespace has a deletionTimestamp.
+    pub namespace_terminating: bool,
+    /// The cache does not hold the operator's own last write to this workspace or its children yet: no pod is created or deleted.
+    pub own_write_pending: bool,
+    /// Object `<name>-home`.
+    pub claim: Seen<ClaimView>,
+    /// Object `<name>-agent`, a Service.
+    pub service: Seen<SimpleView>,
+    /// Object `<name>-agent`, a NetworkPolicy.
+    pub policy: Seen<SimpleView>,
+    /// Object `<name>-agent`, a pod.
+    pub pod: Seen<PodView>,
+    /// StorageClass of the claim, when the claim names one and it exists.
+    pub storage_class: Option<StorageClassView>,
+    /// The last write of a child that the API server refused, kept until a write of that child succeeds or the spec changes.
+    pub write_failure: Option<WriteFailure>,
+    /// Events about the pod (by its UID); `None` when they were not asked for, see [`super::LookUp::PodEvents`].
+    pub pod_events: Option<Vec<PodEvent>>,
+    /// The last answer of the pod's `/ready`, kept in memory for the pod's life; `None` when it was never asked.
+    pub agent_readiness: Option<AgentReadiness>,
+    /// The JWKS that pods must carry in their annotation.
+    pub token_keys: String,
+}
+
+/// The workspace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkspaceView {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// It has a deletionTimestamp.
+    pub deleting: bool,
+    /// Its spec.
+    pub spec: AgentWorkspaceSpec,
+    /// Its status as the cache holds it; the default one when there is none.
+    pub status: AgentWorkspaceStatus,
+}
+
+/// An object with the name of a child.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Seen<T> {
+    /// The cache has none, and the API server was not asked. (The caches hold only objects with the operator's label.)
+    Unconfirmed,
+    /// The API server was asked and has none.
+    Missing,
+    /// It belongs to this workspace: by its controller reference, or, for a claim, by its label `agents.boring.dev/workspace`
+    /// together with `app.kubernetes.io/managed-by` (a retained claim has no owner reference).
+    Ours(T),
+    /// It belongs to somebody else.
+    Foreign(ForeignObject),
+}
+
+/// An object in our way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignObject {
+    /// Who owns it, for the message: `Deployment/web`, or what its labels say; `None` when nothing tells.
+    pub owner: Option<String>,
+}
+
+/// A Service or NetworkPolicy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimpleView {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// It has a deletionTimestamp.
+    pub deleting: bool,
+    /// Annotation `agents.boring.dev/applied`.
+    pub applied: Option<String>,
+}
+
+/// A claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimView {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// It has a deletionTimestamp.
+    pub deleting: bool,
+    /// Annotation `agents.boring.dev/applied`.
+    pub applied: Option<String>,
+    /// Label `agents.boring.dev/workspace-uid`: the workspace that it was made for, maybe a former one of the same name.
+    pub workspace_uid: Option<String>,
+    /// Annotation `agents.boring.dev/owner-user`.
+    pub owner_user: Option<String>,
+    /// `status.phase`.
+    pub phase: ClaimPhase,
+    /// `spec.resources.requests.storage`.
+    pub requested: Option<String>,
+    /// `status.capacity.storage`.
+    pub capacity: Option<String>,
+    /// `spec.storageClassName`.
+    pub storage_class_name: Option<String>,
+}
+
+/// `status.phase` of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimPhase {
+    /// No volume yet.
+    Pending,
+    /// It has a volume.
+    Bound,
+    /// Its volume is gone.
+    Lost,
+}
+
+/// A storage class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageClassView {
+    /// `metadata.name`.
+    pub name: String,
+    /// `allowVolumeExpansion`, false when absent.
+    pub allow_volume_expansion: bool,
+    /// `volumeBindingMode` is `WaitForFirstConsumer`.
+    pub waits_for_consumer: bool,
+}
+
+/// The pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodView {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.creationTimestamp`.
+    pub created: Timestamp,
+    /// It has a deletionTimestamp.
+    pub deleting: bool,
+    /// Annotation `agents.boring.dev/revision`.
+    pub revision: Option<String>,
+    /// Annotation `agents.boring.dev/keys`.
+    pub keys: Option<String>,
+    /// `status.phase`.
+    pub phase: PodPhase,
+    /// Condition Ready is True.
+    pub ready: bool,
+    /// Last transition of condition Ready.
+    pub ready_since: Option<Timestamp>,
+    /// `spec.nodeName`.
+    pub node_name: Option<String>,
+    /// `status.podIP`.
+    pub ip: Option<String>,
+    /// Message of condition PodScheduled when it is False with reason Unschedulable.
+    pub unschedulable: Option<String>,
+    /// Message of condition DisruptionTarget when it is True.
+    pub disruption: Option<String>,
+    /// `state.waiting` of the agent's container.
+    pub waiting: Option<ContainerWait>,
+    /// `state.terminated` of the agent's container.
+    pub terminated: Option<ContainerEnd>,
+    /// `status.reason` (for example `Evicted`) of a failed pod.
+    pub reason: Option<String>,
+    /// `status.message` of a failed pod.
+    pub message: Option<String>,
+}
+
+/// `status.phase` of a pod; `Unknown` counts as Running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodPhase {
+    /// Not all containers were started.
+    Pending,
+    /// Started.
+    Running,
+    /// The container ended with code 0.
+    Succeeded,
+    /// The container ended with another code, or the pod was evicted.
+    Failed,
+}
+
+/// Why a container waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerWait {
+    /// For example `ImagePullBackOff`.
+    pub reason: String,
+    /// The kubelet's sentence.
+    pub message: Option<String>,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerEnd {
+    /// For example `OOMKilled`, `Error`, `Completed`.
+    pub reason: Option<String>,
+    /// Exit code.
+    pub exit_code: i32,
+    /// The last output of the container (`terminationMessagePolicy: FallbackToLogsOnError`).
+    pub message: Option<String>,
+    /// When it ended.
+    pub finished: Option<Timestamp>,
+}
+
+/// An event about the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodEvent {
+    /// For example `FailedMount`.
+    pub reason: String,
+    /// Its sentence.
+    pub message: String,
+    /// Last time it happened.
+    pub last_seen: Option<Timestamp>,
+}
+
+/// What the pod's `/ready` answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentReadiness {
+    /// UID of the pod that answered.
+    pub pod_uid: String,
+    /// When it was asked.
+    pub asked_at: Timestamp,
+    /// What keeps it from being ready, or degrades it; empty when all is well.
+    pub reasons: Vec<ReadinessReason>,
+    /// The server's sentence, when it gave one.
+    pub message: Option<String>,
+}
+
+/// Words of `/ready` (docs/contract.md), or that there was no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadinessReason {
+    /// degraded: no key for the model provider.
+    ModelKeyMissing,
+    /// degraded: the provider refused the key.
+    ModelKeyRejected,
+    /// unavailable: the volume is not writable.
+    VolumeNotWritable,
+    /// unavailable: the sandbox cannot be used.
+    SandboxUnavailable,
+    /// unavailable: a drain was asked for.
+    Draining,
+    /// unavailable: not up yet.
+    Starting,
+    /// There was no answer, or one outside of the contract.
+    Unreachable,
+}
+
+/// A refused write of a child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteFailure {
+    /// Which child.
+    pub child: ChildKind,
+    /// What kind of refusal.
+    pub kind: WriteFailureKind,
+    /// The API server's sentence.
+    pub message: String,
+    /// No second attempt before this.
+    pub retry_at: Timestamp,
+}
+
+/// Kinds of refusals that a person has to act on. What passes by itself (timeouts, 429, 5xx, conflicts) is not among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteFailureKind {
+    /// 403 of a ResourceQuota or LimitRange.
+    QuotaExceeded,
+    /// 403 of pod security admission.
+    PodSecurityViolation,
+    /// 403 because the namespace is being deleted.
+    NamespaceTerminating,
+    /// Another 403: RBAC or a policy.
+    Forbidden,
+    /// 422.
+    Invalid,
+}
+
+impl WriteFailureKind {
+    /// Sorts an answer of the API server. `None` when it is not a refusal that a person has to act on.
+    pub fn of(code: u16, message: &str) -> Option<Self> {
+        match code {
+            403 if message.contains("is being terminated") => Some(Self::NamespaceTerminating),
+            403 if message.contains("exceeded quota") || message.contains("failed quota") => Some(Self::QuotaExceeded),
+            // LimitRange: `maximum memory usage per Container is 1Gi, but limit is 4Gi`
+            403 if message.contains("usage per ") => Some(Self::QuotaExceeded),
+            403 if message.contains("violates PodSecurity") => Some(Self::PodSecurityViolation),
+            403 => Some(Self::Forbidden),
+            422 => Some(Self::Invalid),
+            _ => None,
+        }
+    }
+
+    /// The word for condition, event and metric.
+    pub const fn reason(self) -> Reason {
+        match self {
+            Self::QuotaExceeded => Reason::QuotaExceeded,
+            Self::PodSecurityViolation => Reason::PodSecurityViolation,
+            Self::NamespaceTerminating => Reason::Terminating,
+            Self::Forbidden => Reason::Forbidden,
+            Self::Invalid => Reason::InvalidChild,
+        }
+    }
+}
