@@ -1,6 +1,7 @@
 //! Shared parts of the black-box tests and benches: a client of the cluster through `kubectl`, a client of one
 //! workspace, and a chat reader. Knows the products only from outside.
 
+pub mod bench;
 pub mod chat;
 pub mod cluster;
 pub mod workspace;
