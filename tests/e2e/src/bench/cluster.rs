@@ -69,7 +69,7 @@ async fn reconciles(cluster: &Cluster) -> anyhow::Result<f64> {
     let mut sum = 0.0;
     for pod in pods.lines() {
         let pod = pod.trim_start_matches("pod/");
-        let path = format!("/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods/{pod}:9464/proxy/metrics");
+        let path = format!("/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods/{pod}:8080/proxy/metrics");
         let text = cluster.kubectl(&["get", "--raw", &path]).await?;
         sum += text
             .lines()
@@ -116,7 +116,9 @@ fn operator_memory() -> anyhow::Result<Vec<f64>> {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         let arguments = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let mut arguments = arguments.split('\0');
-        if arguments.next().is_some_and(|program| program.ends_with("operator")) && arguments.next() == Some("controller") {
+        if arguments.next().is_some_and(|program| program.ends_with("operator"))
+            && arguments.next() == Some("controller")
+        {
             memory.push(resident_mebibytes(pid)?);
         }
     }

@@ -68,8 +68,10 @@ impl Server {
             .with_context(|| format!("start {}", binary.display()))?;
         let pid = child.id().context("the server ended at once")?;
         let mut lines = BufReader::new(child.stdout.take().context("no standard output")?).lines();
-        let line = tokio::time::timeout(Duration::from_secs(10), lines.next_line()).await??.context("the server ended")?;
-        let base_url = line.strip_prefix("listening on ").with_context(|| format!("unexpected line {line:?}"))?.to_owned();
+        let line =
+            tokio::time::timeout(Duration::from_secs(10), lines.next_line()).await??.context("the server ended")?;
+        let base_url =
+            line.strip_prefix("listening on ").with_context(|| format!("unexpected line {line:?}"))?.to_owned();
         loop {
             if client.get(format!("{base_url}/health")).send().await.is_ok_and(|response| response.status() == 200) {
                 break;
@@ -87,13 +89,17 @@ impl Server {
 /// Requests per second and p99 in milliseconds, measured by `wrk`.
 async fn load(url: &str) -> anyhow::Result<(f64, f64)> {
     let arguments = ["-t1", "-c", CONNECTIONS, "-d", LOAD_SECONDS, "--latency", "-H"];
-    let output = Command::new("wrk").args(arguments).arg(format!("Authorization: Bearer {TOKEN}")).arg(url).output().await;
+    let output =
+        Command::new("wrk").args(arguments).arg(format!("Authorization: Bearer {TOKEN}")).arg(url).output().await;
     let text = String::from_utf8(output.context("run wrk (Debian package wrk)")?.stdout)?;
     if text.contains("Non-2xx") || text.contains("Socket errors") {
         bail!("load on {url} met errors:\n{text}");
     }
     let field = |name: &str| {
-        text.lines().find_map(|line| line.trim().strip_prefix(name)).map(|value| value.trim().to_owned()).with_context(|| format!("no {name} in\n{text}"))
+        text.lines()
+            .find_map(|line| line.trim().strip_prefix(name))
+            .map(|value| value.trim().to_owned())
+            .with_context(|| format!("no {name} in\n{text}"))
     };
     Ok((field("Requests/sec:")?.parse()?, wrk_milliseconds(&field("99%")?)?))
 }
@@ -165,14 +171,21 @@ pub async fn run(binary: &Path) -> anyhow::Result<Vec<Figure>> {
     figures.push(Figure::new("agent server: idle memory", "MiB", memory, Goal::MaxAtMost(25.0)));
 
     let server = Server::start(binary, &client, &model_url).await?;
-    for (name, path) in [("GET /files, 20 bytes", "/api/v1/files?path=file-0.txt"), ("GET /tree, 12 entries", "/api/v1/tree")] {
+    for (name, path) in
+        [("GET /files, 20 bytes", "/api/v1/files?path=file-0.txt"), ("GET /tree, 12 entries", "/api/v1/tree")]
+    {
         let (mut rates, mut tails) = (Vec::new(), Vec::new());
         for _ in 0..LOAD_RUNS {
             let (rate, tail) = load(&format!("{}{path}", server.base_url)).await?;
             rates.push(rate);
             tails.push(tail);
         }
-        figures.push(Figure::new(format!("{name}, {CONNECTIONS} connections"), "/s", rates, Goal::MedianAtLeast(30_000.0)));
+        figures.push(Figure::new(
+            format!("{name}, {CONNECTIONS} connections"),
+            "/s",
+            rates,
+            Goal::MedianAtLeast(30_000.0),
+        ));
         figures.push(Figure::new(format!("{name}, p99"), "ms", tails, Goal::MedianAtMost(5.0)));
     }
     let added = added_delay(&client, &server, &model_url).await?;
