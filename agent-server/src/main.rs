@@ -1,2 +1,5 @@
 //! Entry point.
-fn main() {}
+
+fn main() {
+    agent_server::sandbox::helper::run_if_requested();
+}

@@ -2,6 +2,19 @@
 //!
 //! Owns what running a command means in every runtime mode. Must not know HTTP, tools, files or the model.
 
+pub mod direct;
+pub mod environment;
+pub mod helper;
+mod landlock_layer;
+pub mod limits;
+mod output;
+pub mod probe;
+mod process_tree;
+mod protocol;
+mod registry;
+mod running_command;
+mod supervisor;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -25,7 +38,8 @@ pub struct ExecRequest {
     pub timeout: Duration,
     /// Bytes of output per stream that are passed on; the rest is counted and dropped.
     pub max_output_bytes: u64,
-    /// Cancelling ends the whole tree like the timeout.
+    /// Cancelling ends the whole tree like the timeout, also the background processes that outlived the shell. Hand in
+    /// the turn's token and cancel it when the turn ends.
     pub cancel: CancellationToken,
 }
 
@@ -48,7 +62,8 @@ pub enum ExecEvent {
         /// Bytes as written; may end inside a character.
         bytes: Bytes,
     },
-    /// The command and its process group are gone.
+    /// The shell is gone. After a timeout, a stop or a passed limit its whole tree is gone too; after an ordinary end
+    /// processes that it left in the background may still run (`Sandbox::running`).
     Ended(ExecEnd),
 }
 
@@ -117,7 +132,7 @@ pub trait Sandbox: Send + Sync {
     fn isolation(&self) -> Isolation;
     /// Starts a command; events arrive on the receiver until `Ended`. Dropping the receiver ends the command's tree.
     async fn exec(&self, request: ExecRequest) -> Result<mpsc::Receiver<ExecEvent>, SandboxError>;
-    /// Process groups that still run (background children).
+    /// Commands of which any process still runs, in the foreground or left in the background.
     fn running(&self) -> usize;
     /// Ends everything that runs; used at shutdown.
     async fn stop_all(&self);

@@ -1,0 +1,168 @@
+//! The life of one command's process tree, seen from the process that is its subreaper.
+//!
+//! Owns waiting, watching limits and ending the tree. Must not know what the command is or who asked for it.
+//!
+//! Every process that the command leaves behind becomes a child of the supervisor, also one that started a session of
+//! its own. "No children left" is therefore the exact truth about the tree.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, wait};
+
+use super::limits::{CommandLimits, KILL_DEADLINE, TERMINATION_GRACE};
+use super::process_tree::{self, Usage};
+use super::protocol::{END_TREE, Report, ShellStatus};
+
+/// How often limits are checked and orphans are waited for. A fork bomb makes about 500 processes per core in it.
+const WATCH_INTERVAL: Duration = Duration::from_millis(50);
+/// While the tree is being ended: short, because the caller waits.
+const END_INTERVAL: Duration = Duration::from_millis(5);
+/// Memory costs a read per process, so it is looked at every fourth time: 200 ms.
+const MEMORY_EVERY: u32 = 4;
+/// Exit codes of the supervisor; the server reads the reports and not these.
+const EXIT_DONE: i32 = 0;
+const EXIT_STUCK: i32 = 2;
+
+/// The supervisor's end of the socket to the server.
+pub struct ServerLink(UnixStream);
+
+impl ServerLink {
+    /// Takes the socket.
+    pub fn new(socket: UnixStream) -> Self {
+        Self(socket)
+    }
+
+    /// Tells the server. If the server is gone, its end of the stream is closed, and that is what the supervisor acts on.
+    pub fn report(&mut self, report: &Report) {
+        if let Ok(mut line) = serde_json::to_vec(report) {
+            line.push(b'\n');
+            let _server_is_gone = self.0.write_all(&line);
+        }
+    }
+
+    /// Whether the server wants the tree ended or is gone; call it when the socket is readable.
+    fn wants_end(&mut self) -> bool {
+        let mut order = [0; 1];
+        match self.0.read(&mut order) {
+            Ok(0) => true,
+            Ok(_) => order[0] == END_TREE,
+            Err(error) => error.kind() != ErrorKind::Interrupted,
+        }
+    }
+}
+
+/// Watches the tree until nothing of it runs; returns the exit code of this process.
+pub fn supervise(server: ServerLink, shell: Pid, limits: &CommandLimits) -> i32 {
+    let mut tree = Tree { server, me: rustix::process::getpid(), shell, shell_is_gone: false };
+    let mut looks: u32 = 0;
+    loop {
+        if tree.wait_for_change(WATCH_INTERVAL) {
+            return tree.end(TERMINATION_GRACE);
+        }
+        if !tree.reap() {
+            tree.server.report(&Report::TreeEnded);
+            return EXIT_DONE;
+        }
+        looks = looks.wrapping_add(1);
+        let with_memory = looks.is_multiple_of(MEMORY_EVERY);
+        let passed = process_tree::usage(tree.me, with_memory).ok().and_then(|usage| passed_limit(usage, limits));
+        if let Some(limit) = passed {
+            tree.server.report(&Report::LimitExceeded(limit));
+            // No grace: what outgrows its limit would go on growing in it.
+            return tree.end(Duration::ZERO);
+        }
+    }
+}
+
+fn passed_limit(usage: Usage, limits: &CommandLimits) -> Option<String> {
+    if usage.processes > limits.processes {
+        return Some(format!("more than {} processes", limits.processes));
+    }
+    let allowed = limits.memory_bytes?;
+    (usage.memory_bytes > allowed).then(|| format!("more than {} MiB of memory", allowed >> 20))
+}
+
+struct Tree {
+    server: ServerLink,
+    me: Pid,
+    shell: Pid,
+    shell_is_gone: bool,
+}
+
+impl Tree {
+    /// Sleeps until the shell ends, the server speaks or the time is over; true if the tree is to be ended.
+    fn wait_for_change(&mut self, at_most: Duration) -> bool {
+        let socket = self.server.0.as_fd();
+        // Without the descriptor the end of the shell is noticed at the next interval instead of at once.
+        let shell = if self.shell_is_gone { None } else { pidfd_open(self.shell, PidfdFlags::empty()).ok() };
+        let mut watched = vec![PollFd::new(&socket, PollFlags::IN)];
+        if let Some(shell) = &shell {
+            watched.push(PollFd::new(shell, PollFlags::IN));
+        }
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(at_most.subsec_nanos()) };
+        let woken = poll(&mut watched, Some(&timeout)).unwrap_or(0);
+        let server_speaks = woken > 0 && !watched[0].revents().is_empty();
+        server_speaks && self.server.wants_end()
+    }
+
+    /// Takes leave of the dead; false when no child is left. Reports the end of the shell.
+    fn reap(&mut self) -> bool {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.shell => {
+                    self.shell_is_gone = true;
+                    let status = match (status.exit_status(), status.terminating_signal()) {
+                        (Some(code), _) => ShellStatus::Exited(code),
+                        (None, signal) => ShellStatus::Signaled(signal.unwrap_or_default()),
+                    };
+                    let others_run = self.reap();
+                    self.server.report(&Report::ShellEnded { status, others_run });
+                    return others_run;
+                }
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// TERM, then KILL after the grace, until nothing is left. A stopped process is woken, so that it sees the TERM.
+    fn end(&mut self, grace: Duration) -> i32 {
+        let begin = Instant::now();
+        for signal in [Signal::TERM, Signal::CONT] {
+            // A scan that fails is made up for by the rounds of KILL below.
+            let _ = process_tree::signal_descendants(self.me, signal);
+        }
+        while self.reap() {
+            if begin.elapsed() >= grace + KILL_DEADLINE {
+                let left = process_tree::descendants(self.me).map_or(0, |left| left.len());
+                self.server.report(&Report::TreeStuck(left));
+                return EXIT_STUCK;
+            }
+            if begin.elapsed() >= grace {
+                let _ = process_tree::signal_descendants(self.me, Signal::KILL);
+            }
+            std::thread::sleep(END_INTERVAL);
+        }
+        self.server.report(&Report::TreeEnded);
+        EXIT_DONE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passed_limit_is_named() {
+        let limits = CommandLimits { processes: 2, memory_bytes: Some(64 << 20), file_size_bytes: 1 };
+        let usage = |processes, memory_bytes| Usage { processes, memory_bytes };
+        assert_eq!(passed_limit(usage(2, 64 << 20), &limits), None);
+        assert_eq!(passed_limit(usage(3, 0), &limits), Some("more than 2 processes".into()));
+        assert_eq!(passed_limit(usage(1, 65 << 20), &limits), Some("more than 64 MiB of memory".into()));
+    }
+}

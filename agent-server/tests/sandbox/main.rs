@@ -1,0 +1,6 @@
+//! The direct sandbox, run through the real binary as its supervisor.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod execution;
+mod place;
