@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::http::header;
 use axum::response::{IntoResponse, Json, Response};
 use bytes::Bytes;
+use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -84,7 +85,14 @@ pub(super) async fn answer(record: &Arc<Record>, mut call: Call) -> Response {
         });
         let headers = [(header::CONTENT_TYPE, "text/event-stream; charset=utf-8"), (header::CACHE_CONTROL, "no-cache")];
         let id = wire::request_id_header(&wire::next_request_id());
-        return (headers, [id], Body::from_stream(ReceiverStream::new(receiver))).into_response();
+        let body = ReceiverStream::new(receiver).then(|event| async {
+            if event.is_err() {
+                // The server flushes what came before only when the body has nothing more for the moment.
+                tokio::task::yield_now().await;
+            }
+            event
+        });
+        return (headers, [id], Body::from_stream(body)).into_response();
     }
     let mut guard = guard;
     let (response, outcome) = play_message(call).await;
