@@ -106,10 +106,39 @@ pub struct WalkRequest {
     pub include_hidden: bool,
     /// Largest depth below `path`; 1 = direct children.
     pub max_depth: Option<usize>,
-    /// Only paths that match this glob, relative to `path`.
+    /// Only paths that match this glob, relative to `path`. A glob without `/` is matched against names at any depth.
     pub glob: Option<String>,
+    /// Only paths that hold each of these words, upper and lower case alike.
+    pub words: Vec<String>,
+    /// Only entries after this position in walk order; continues an earlier walk that was truncated.
+    pub after: Option<WalkPosition>,
     /// At most this many entries; more sets `truncated`.
     pub limit: usize,
+}
+
+impl WalkRequest {
+    /// Everything below `path` but hidden and ignored entries, at most `limit` entries.
+    pub fn new(path: WorkspacePath, limit: usize) -> Self {
+        Self {
+            path,
+            include_ignored: false,
+            include_hidden: false,
+            max_depth: None,
+            glob: None,
+            words: Vec::new(),
+            after: None,
+            limit,
+        }
+    }
+}
+
+/// A place in walk order: depth first, each directory's entries sorted with directories first, then by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WalkPosition {
+    /// Path of the entry.
+    pub path: WorkspacePath,
+    /// Whether it was a directory; the order depends on it.
+    pub directory: bool,
 }
 
 /// Result of a walk or a search; never cut without `truncated`.
@@ -159,7 +188,7 @@ pub struct GrepLine {
 pub trait Workspace: Send + Sync {
     /// The root as commands see it, absolute (`/workspace` in a pod).
     fn shown_root(&self) -> &str;
-    /// Metadata of a path; links are not followed. `with_etag` false skips the validator.
+    /// Metadata of a path; a link at its end is reported, not followed.
     async fn stat(&self, path: &WorkspacePath) -> Result<Stat, WorkspaceError>;
     /// Whole content of a regular file up to `max_bytes`, else `TooLarge`.
     async fn read(&self, path: &WorkspacePath, max_bytes: u64) -> Result<(Stat, Bytes), WorkspaceError>;
@@ -211,6 +240,9 @@ pub enum WorkspaceError {
     /// The path, or a link on the way, leads outside the workspace.
     #[error("{0}: leads outside the workspace")]
     Escapes(WorkspacePath),
+    /// A removal or renaming would go through a symbolic link.
+    #[error("{0}: leads through a symbolic link, which is not followed here")]
+    ThroughLink(WorkspacePath),
     /// Nothing there.
     #[error("{0}: does not exist")]
     NotFound(WorkspacePath),

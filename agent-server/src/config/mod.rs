@@ -1,0 +1,207 @@
+//! Configuration: flags over environment over `config.toml` over defaults, validated as a whole.
+//!
+//! Owns every setting and its check. Reads the environment and the configuration file once, at start; must not be
+//! asked again later. Secrets are held as `SecretString` and printed redacted.
+
+mod arguments;
+mod file;
+mod resolve;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use serde::Serialize;
+
+pub use arguments::{Arguments, Command, CommandLine, Document, reference};
+pub use resolve::{Surroundings, load, resolve};
+
+/// Runtime mode: which pair of workspace and sandbox serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RuntimeMode {
+    /// Files on this machine, commands as plain processes.
+    Direct,
+}
+
+impl RuntimeMode {
+    /// The word of the configuration and of `GET /api/v1/runtime`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+        }
+    }
+}
+
+/// Model provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelProvider {
+    /// Anthropic Messages API.
+    Anthropic,
+    /// OpenAI-compatible chat completions.
+    Openai,
+}
+
+impl ModelProvider {
+    /// The word of the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::Openai => "openai",
+        }
+    }
+}
+
+/// Where a model key comes from.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum KeySource {
+    /// None configured.
+    Missing,
+    /// A file; read at the first use and again after the provider rejected the key.
+    File(PathBuf),
+    /// A value of the environment.
+    #[serde(serialize_with = "redacted")]
+    Value(SecretString),
+}
+
+fn redacted<S: serde::Serializer>(_: &SecretString, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str("[redacted]")
+}
+
+/// The model.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelConfig {
+    /// Provider.
+    pub provider: ModelProvider,
+    /// Model id; `None` means the provider's default.
+    pub id: Option<String>,
+    /// Base URL without a slash at the end; `None` means the provider's own.
+    pub base_url: Option<String>,
+    /// Key of the configured provider.
+    pub key: KeySource,
+}
+
+/// How callers prove who they are. At least one source is set.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuthenticationConfig {
+    /// Signed tokens, as in a cluster.
+    pub signed: Option<SignedTokens>,
+    /// File with the static token.
+    pub static_token_file: Option<PathBuf>,
+    /// The static token file is the server's own and is made when missing.
+    pub generated: bool,
+}
+
+/// Source of signed tokens.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SignedTokens {
+    /// JWKS file.
+    pub keys_file: PathBuf,
+    /// Audience that a token must name.
+    pub audience: String,
+}
+
+/// What commands get on purpose.
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommandConfig {
+    /// Folder with one file per variable.
+    pub environment_dir: Option<PathBuf>,
+    /// Folder with files that commands may read.
+    pub files_dir: Option<PathBuf>,
+    /// `GIT_CONFIG_COUNT`, `GIT_CONFIG_KEY_n` and `GIT_CONFIG_VALUE_n` of the server, handed on to commands.
+    pub git: BTreeMap<String, String>,
+}
+
+/// Log format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Logs.
+#[derive(Debug, Clone, Serialize)]
+pub struct LogConfig {
+    /// Filter directives.
+    pub filter: String,
+    /// Format.
+    pub format: LogFormat,
+}
+
+/// Everything the server is told. Paths are absolute.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Config {
+    /// Runtime mode.
+    pub mode: RuntimeMode,
+    /// The mode was named, not chosen by the server.
+    pub mode_named: bool,
+    /// Address to listen on.
+    pub host: IpAddr,
+    /// Port; 0 takes a free one.
+    pub port: u16,
+    /// Port of `GET /metrics`; `None` opens none.
+    pub metrics_port: Option<u16>,
+    /// Host names accepted beside loopback and literal addresses, for static tokens only.
+    pub public_hosts: Vec<String>,
+    /// Real path of the workspace folder.
+    pub workspace_root: PathBuf,
+    /// Id of the workspace.
+    pub workspace_id: String,
+    /// Folder for sessions and logs, outside the workspace.
+    pub state_dir: PathBuf,
+    /// UID of the pod.
+    pub pod_uid: Option<String>,
+    /// Authentication.
+    pub authentication: AuthenticationConfig,
+    /// Seconds between SIGTERM and SIGKILL in a pod.
+    pub stop_grace: Option<Duration>,
+    /// Model.
+    pub model: ModelConfig,
+    /// Text appended to the system prompt.
+    pub system_prompt_file: Option<PathBuf>,
+    /// What commands get.
+    pub commands: CommandConfig,
+    /// Logs.
+    pub log: LogConfig,
+}
+
+/// One fault of the configuration; `name` is the flag or variable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {message}")]
+pub struct ConfigFault {
+    /// Flag or variable.
+    pub name: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+/// All faults found, in the order of the options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError(pub Vec<ConfigFault>);
+
+impl std::fmt::Display for ConfigError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("the configuration does not validate:")?;
+        for fault in &self.0 {
+            write!(formatter, "\n  {fault}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! What happens to every request before and after its handler, in this order: request id, access, drain, activity,
+//! handler (a panic becomes a 500), security headers, metrics.
+//!
+//! Owns that order and the list of requests that do not count as use. Must not know what handlers do.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt as _;
+use tracing::Instrument as _;
+
+use super::auth::{self, Access};
+use super::error::{ApiError, Code};
+use super::{App, AppState};
+use crate::activity::WorkGuard;
+use crate::telemetry::{RequestLabels, Route, RouteLabels};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const BACKGROUND: HeaderName = HeaderName::from_static("x-workspace-background");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// Longest request id taken over from a caller.
+const MAX_REQUEST_ID: usize = 128;
+/// Seconds a client should wait for a draining workspace to be gone or back.
+const DRAINING_RETRY_SECONDS: u64 = 5;
+
+/// The middleware around every route.
+pub async fn gate(State(app): State<AppState>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let route: Arc<str> = match request.extensions().get::<MatchedPath>() {
+        Some(path) => path.as_str().into(),
+        None => "unmatched".into(),
+    };
+    let method = method_label(request.method());
+    let id = request_id(request.headers());
+    let mut response = match admit(&app, &route, &request) {
+        Err(error) => error.into_response(),
+        Ok(guard) => {
+            let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default(), method, route = &*route);
+            // Held until the response head is made; streams report their own progress.
+            let response = AssertUnwindSafe(next.run(request).instrument(span)).catch_unwind().await;
+            drop(guard);
+            response.unwrap_or_else(|_| ApiError::internal("a handler panicked").into_response())
+        }
+    };
+    finish_headers(response.headers_mut(), id);
+    let labels = RequestLabels { route: Route(route.clone()), method, status: response.status().as_u16() };
+    app.metrics.requests.get_or_create(&labels).inc();
+    let seconds = started.elapsed().as_secs_f64();
+    app.metrics.request_seconds.get_or_create(&RouteLabels { route: labels.route }).observe(seconds);
+    response
+}
+
+/// Access, drain and activity. The guard, if any, counts the request as use.
+fn admit(app: &App, route: &str, request: &Request) -> Result<Option<WorkGuard>, ApiError> {
+    let access = auth::access(route);
+    auth::check(app, access, request.headers())?;
+    // Probes and the operator's own calls are answered while draining, and are never use.
+    if matches!(access, Access::Public | Access::Lifecycle) {
+        return Ok(None);
+    }
+    if counts_as_use(route, request.headers()) {
+        return app.activity.begin_request().map(Some).map_err(|_| draining());
+    }
+    if app.activity.draining() { Err(draining()) } else { Ok(None) }
+}
+
+fn draining() -> ApiError {
+    ApiError::new(Code::Draining, "the workspace is being stopped")
+        .with_retry_after(DRAINING_RETRY_SECONDS)
+        .with_header(HeaderName::from_static("x-workspace-state"), HeaderValue::from_static("stopping"))
+}
+
+/// The same list as in the contract with the operator: readers that wait for events keep nothing awake.
+fn counts_as_use(route: &str, headers: &HeaderMap) -> bool {
+    let background = matches!(
+        route,
+        "/metrics"
+            | "/api/v1/runtime"
+            | "/api/v1/fs/events"
+            | "/api/v1/events"
+            | "/api/v1/ui/state"
+            | "/api/v1/ui/state/latest"
+            | "/api/v1/ui/commands/next"
+    );
+    // `PUT /api/v1/ui/state` is told apart by its body, so its handler has to take a guard itself.
+    !background
+        && !headers.contains_key(LAST_EVENT_ID)
+        && headers.get(BACKGROUND).is_none_or(|value| value.as_bytes() != b"1")
+}
+
+/// The caller's id if it is short and printable, else a new one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let sound = |value: &&HeaderValue| {
+        let bytes = value.as_bytes();
+        !bytes.is_empty() && bytes.len() <= MAX_REQUEST_ID && bytes.iter().all(u8::is_ascii_graphic)
+    };
+    headers.get(REQUEST_ID).filter(sound).cloned().unwrap_or_else(|| {
+        let id = uuid::Uuid::now_v7();
+        let mut buffer = uuid::Uuid::encode_buffer();
+        HeaderValue::from_str(id.simple().encode_lower(&mut buffer)).expect("hexadecimal digits are a header value")
+    })
+}
+
+fn finish_headers(headers: &mut HeaderMap, id: HeaderValue) {
+    headers.insert(REQUEST_ID, id);
+    headers.insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
+    let html = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+    let policy = HeaderName::from_static("content-security-policy");
+    if html && !headers.contains_key(&policy) {
+        headers.insert(policy, HeaderValue::from_static("sandbox; default-src 'none'"));
+    }
+}
+
+fn method_label(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "OTHER",
+    }
+}

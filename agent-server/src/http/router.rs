@@ -1,0 +1,43 @@
+//! The list of routes: one place from which both the router and the `OpenAPI` document are made.
+
+use axum::Router;
+use axum::http::{Method, Uri};
+use axum::middleware;
+use utoipa::OpenApi as _;
+use utoipa_axum::router::OpenApiRouter;
+
+use super::error::{ApiError, Code};
+use super::{AppState, gate, health, lifecycle, openapi, runtime};
+
+/// Every documented route. Parts merge their own `routes()` here.
+pub fn documented() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(openapi::Document::openapi())
+        .merge(health::routes())
+        .merge(lifecycle::routes())
+        .merge(runtime::routes())
+        .merge(openapi::routes())
+}
+
+/// The router with its gate, ready to serve.
+pub fn router(app: AppState) -> Router {
+    let (router, _document) = documented().split_for_parts();
+    router
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(app.clone(), gate::gate))
+        .with_state(app)
+}
+
+async fn not_found(uri: Uri) -> ApiError {
+    ApiError::new(Code::NotFound, format!("no route {}", printable(uri.path())))
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+    let message = format!("{} is not a method of {}", printable(method.as_str()), printable(uri.path()));
+    ApiError::new(Code::MethodNotAllowed, message)
+}
+
+/// At most 200 bytes of what the client sent, which is ASCII as the parser guarantees.
+fn printable(text: &str) -> &str {
+    text.get(..200).unwrap_or(text)
+}

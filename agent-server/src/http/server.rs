@@ -1,0 +1,148 @@
+//! Connections: accepting, limits, timeouts and the graceful end.
+//!
+//! Owns sockets. Must not know routes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::telemetry::Metrics;
+
+/// Time for a whole request head, also the longest pause between two requests of a connection.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of a request head, and of a connection's read buffer.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// Headers of a request.
+const MAX_HEADERS: usize = 100;
+/// Connections at once. An idle one costs about 1 KiB before its first byte and 10 KiB after: 200 MiB at worst.
+const MAX_CONNECTIONS: usize = 20_000;
+/// File descriptors kept for everything else: 64 blocking threads with a few each, walks, pipes of commands.
+const RESERVED_FILES: u64 = 1024;
+/// Pause after the system had no file descriptor or memory for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+const FULL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+connection: close\r\ncontent-length: 81\r\n\r\n\
+{\"error\":{\"code\":\"rate_limited\",\"message\":\"too many connections\",\"retryAfter\":1}}";
+
+/// Raises the limit of open files to what the system allows, at most 64 Ki, and returns how many connections fit.
+pub fn connection_limit() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const WANTED: u64 = 65_536;
+    let limit = getrlimit(Resource::Nofile);
+    let target = limit.maximum.map_or(WANTED, |maximum| maximum.min(WANTED));
+    let mut files = limit.current.unwrap_or(WANTED);
+    if files < target {
+        match setrlimit(Resource::Nofile, Rlimit { current: Some(target), maximum: limit.maximum }) {
+            Ok(()) => files = target,
+            Err(error) => tracing::warn!(%error, files, "the limit of open files stays low"),
+        }
+    }
+    usize::try_from(files.saturating_sub(RESERVED_FILES)).unwrap_or(MAX_CONNECTIONS).clamp(64, MAX_CONNECTIONS)
+}
+
+/// A listener with its router.
+pub struct Server {
+    /// Where to listen.
+    pub listener: TcpListener,
+    /// What answers.
+    pub router: Router,
+    /// Connections at once.
+    pub limit: usize,
+    /// Counted there.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Server {
+    /// Serves until `stop`, then takes no connection, lets requests in progress end, and returns when all are done.
+    /// The caller bounds the time.
+    pub async fn serve(self, stop: CancellationToken) {
+        let slots = Arc::new(Semaphore::new(self.limit));
+        let connections = TaskTracker::new();
+        loop {
+            let accepted = tokio::select! {
+                () = stop.cancelled() => break,
+                accepted = self.listener.accept() => accepted,
+            };
+            let socket = match accepted {
+                Ok((socket, _)) => socket,
+                Err(error) => {
+                    // A client that left before it was accepted is no event; a lack of descriptors passes.
+                    if error.kind() != std::io::ErrorKind::ConnectionAborted {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                    continue;
+                }
+            };
+            let Ok(slot) = slots.clone().try_acquire_owned() else {
+                self.metrics.connections_refused.inc();
+                // Best effort: the answer fits the socket's empty buffer, and nobody waits for this client.
+                let _written = socket.try_write(FULL);
+                continue;
+            };
+            let (router, stop, metrics) = (self.router.clone(), stop.clone(), self.metrics.clone());
+            connections.spawn(async move {
+                metrics.connections.inc();
+                connection(socket, router, stop).await;
+                metrics.connections.dec();
+                drop(slot);
+            });
+        }
+        drop(self.listener);
+        connections.close();
+        connections.wait().await;
+    }
+}
+
+async fn connection(socket: TcpStream, router: Router, stop: CancellationToken) {
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%error, "no-delay could not be set");
+    }
+    // No buffer is made for a connection that never sends anything.
+    tokio::select! {
+        () = stop.cancelled() => return,
+        first = tokio::time::timeout(HEADER_TIMEOUT, socket.readable()) => {
+            if !matches!(first, Ok(Ok(()))) {
+                return;
+            }
+        }
+    }
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        // Clients leave at any time and send anything; neither is an event for the operator of the server.
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_answer_of_a_full_server_announces_its_length() {
+        let text = std::str::from_utf8(super::FULL).expect("text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("head and body");
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
+        serde_json::from_str::<serde_json::Value>(body).expect("JSON");
+    }
+}

@@ -1,0 +1,87 @@
+//! The end of the server: how long each step may take, and what is called to close running turns.
+//!
+//! Owns the budget and the list of closers. Must not know sessions: they register a closure.
+//!
+//! For the other parts: `shutdown.on_close("sessions", move || Box::pin(async move { … }))` once, at composition.
+//! The closure must end every running turn with a marked abort and flush; it is cut off after [`CLOSE_BUDGET`].
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+/// Time that closers and open connections get at the very end.
+pub const CLOSE_BUDGET: Duration = Duration::from_secs(2);
+/// Whole shutdown outside a cluster.
+pub const STANDALONE_BUDGET: Duration = Duration::from_secs(5);
+/// The operator's grace period minus this is the whole shutdown in a pod.
+pub const GRACE_RESERVE: Duration = Duration::from_secs(5);
+
+/// How long running turns may go on after SIGTERM before they are closed. In a pod: grace − 5 s in all, minus the
+/// time the closing itself gets. Alone: at once, since the user at the keyboard waits.
+pub fn turn_grace(stop_grace: Option<Duration>) -> Duration {
+    stop_grace.map_or(Duration::ZERO, |grace| grace.saturating_sub(GRACE_RESERVE).saturating_sub(CLOSE_BUDGET))
+}
+
+type Closer = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// What is called, in order of registration, to close running turns.
+#[derive(Default)]
+pub struct Shutdown {
+    closers: Mutex<Vec<(&'static str, Closer)>>,
+}
+
+impl Shutdown {
+    /// Registers a closer; `name` is for the log.
+    pub fn on_close(&self, name: &'static str, closer: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) {
+        self.closers.lock().unwrap_or_else(PoisonError::into_inner).push((name, Box::new(closer)));
+    }
+
+    /// Calls every closer at once, all of them within `budget`; one that takes longer is named in the log.
+    pub async fn close(&self, budget: Duration) {
+        let running: Vec<_> = {
+            let closers = self.closers.lock().unwrap_or_else(PoisonError::into_inner);
+            closers.iter().map(|(name, closer)| (*name, closer())).collect()
+        };
+        let running = running.into_iter().map(|(name, future)| async move {
+            if tokio::time::timeout(budget, future).await.is_err() {
+                tracing::error!(part = name, ?budget, "did not close in time and was cut off");
+            }
+        });
+        futures::future::join_all(running).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::{Shutdown, turn_grace};
+
+    #[test]
+    fn turns_get_the_grace_period_minus_reserve_and_closing_time() {
+        assert_eq!(turn_grace(Some(Duration::from_mins(1))), Duration::from_secs(53));
+        assert_eq!(turn_grace(Some(Duration::from_secs(3))), Duration::ZERO);
+        assert_eq!(turn_grace(None), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closer_that_hangs_does_not_keep_the_others_from_closing() {
+        let closed = Arc::new(AtomicUsize::new(0));
+        let shutdown = Shutdown::default();
+        shutdown.on_close("hangs", || Box::pin(std::future::pending()));
+        shutdown.on_close("closes", {
+            let closed = closed.clone();
+            move || {
+                let closed = closed.clone();
+                Box::pin(async move {
+                    closed.fetch_add(1, Ordering::SeqCst);
+                })
+            }
+        });
+        shutdown.close(Duration::from_secs(2)).await;
+        assert_eq!(closed.load(Ordering::SeqCst), 1);
+    }
+}
