@@ -17,3 +17,4 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     anyhow::bail!("serving is composed in the next change")
+}
