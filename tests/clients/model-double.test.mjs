@@ -80,6 +80,18 @@ describe("right use", () => {
     assert.match(third.content[0].text, /^You said: "And without a script\?"/);
   });
 
+  test("newer models think adaptively, and show it only when asked", async () => {
+    const prompt = user(scripted("Think.", [{ thinking: "I look." }, { text: "Yes." }]));
+    for (const [display, shown] of [[undefined, ""], ["omitted", ""], ["summarized", "I look."]]) {
+      const options = { model: "claude-sonnet-5-5", thinking: { type: "adaptive", display }, output_config: { effort: "low" } };
+      const messages = [prompt];
+      const first = await client.messages.stream(call(messages, options)).finalMessage();
+      assert.deepEqual(first.content.map((block) => block.text ?? block.thinking), [shown, "Yes."]);
+      messages.push({ role: "assistant", content: first.content }, user("And?"));
+      await client.messages.stream(call(messages, options)).finalMessage();
+    }
+  });
+
   test("a large argument streams in small pieces and arrives whole", async () => {
     const tools = [{ name: "write", input_schema: { type: "object" } }];
     const prompt = scripted("Write.", [{ tool: "write", input: { path: "a", content: "{{repeat:5000:0123456789äöü€🙂\n}}" }, chunkBytes: 100 }]);
@@ -264,6 +276,9 @@ describe("wrong use is refused and recorded", () => {
     ["an image that is none", "source", [user([{ type: "image", source: { type: "base64", media_type: "image/bmp", data: "AAAA" } }])]],
     ["a made-up signature", "thinking-signature", [user("a"), assistant({ type: "thinking", thinking: "x", signature: "EqQB" }, text("b")), user("c")]],
     ["made-up redacted data", "thinking-signature", [user("a"), assistant({ type: "redacted_thinking", data: "EqQB" }, text("b")), user("c")]],
+    ["a thinking budget for a model that knows only adaptive", "thinking", [user("a")], { model: "claude-sonnet-5-5", thinking: THINKING }],
+    ["adaptive thinking for a model that knows only budgets", "thinking", [user("a")], { model: "claude-haiku-4-5", thinking: { type: "adaptive" } }],
+    ["an unknown effort", "effort", [user("a")], { output_config: { effort: "most" } }],
     ["a budget of max_tokens", "thinking", [user("a")], { thinking: { type: "enabled", budget_tokens: 4_000 } }],
     ["a budget below the least", "thinking", [user("a")], { thinking: { type: "enabled", budget_tokens: 1_000 } }],
     ["thinking with a temperature", "thinking", [user("a")], { thinking: THINKING, temperature: 0 }],

@@ -33,6 +33,7 @@ pub(super) struct Call {
     pub(super) nonce: String,
     pub(super) stream: bool,
     pub(super) thinking: bool,
+    pub(super) thinking_shown: bool,
     pub(super) first_tool: Option<String>,
     pub(super) model: String,
     pub(super) usage: PromptUsage,
@@ -219,6 +220,7 @@ impl Playing {
 
     async fn think(&mut self, text: &str, chunks: Option<usize>, delay: Duration) -> Result<(), Interruption> {
         self.output_tokens += tokens(text);
+        let text = if self.call.thinking_shown { text } else { "" };
         let signature = sign::signature(&self.call.nonce, self.content.len(), text);
         self.thinking_blocks += 1;
         self.open(&json!({ "type": "thinking", "thinking": "", "signature": "" })).await?;

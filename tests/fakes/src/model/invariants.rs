@@ -11,7 +11,7 @@ use super::wire::ProviderError;
 /// The result of a check.
 pub(super) type Check = Result<(), ProviderError>;
 
-const KNOWN_FIELDS: [&str; 15] = [
+const KNOWN_FIELDS: [&str; 16] = [
     "model",
     "messages",
     "max_tokens",
@@ -25,6 +25,7 @@ const KNOWN_FIELDS: [&str; 15] = [
     "top_k",
     "stop_sequences",
     "metadata",
+    "output_config",
     "service_tier",
     "cache_control",
 ];
@@ -43,6 +44,43 @@ pub(super) fn thinking_enabled(body: &Value) -> bool {
     matches!(body["thinking"]["type"].as_str(), Some("enabled" | "adaptive"))
 }
 
+/// What a family of models knows of thinking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ThinkingModes {
+    /// Only with a budget (up to 4.5).
+    Budget,
+    /// Both (4.6, and the scripted models).
+    Both,
+    /// Only adaptive, its text left out unless asked for (from 4.7 on).
+    Adaptive,
+}
+
+/// What a model knows of thinking, by its id.
+pub(super) fn thinking_modes(model: &str) -> ThinkingModes {
+    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| model.starts_with(prefix));
+    if begins(&["claude-3", "claude-opus-4-6", "claude-sonnet-4-6"]) {
+        return if model.starts_with("claude-3") { ThinkingModes::Budget } else { ThinkingModes::Both };
+    }
+    if begins(&["claude-opus-4-7", "claude-opus-4-8", "claude-mythos", "claude-fable"])
+        || begins(&["claude-opus-5", "claude-sonnet-5", "claude-haiku-5"])
+    {
+        return ThinkingModes::Adaptive;
+    }
+    if begins(&["claude-opus-4", "claude-sonnet-4", "claude-haiku-4"]) {
+        return ThinkingModes::Budget;
+    }
+    ThinkingModes::Both
+}
+
+/// Whether the text of thinking is sent: newer models leave it out unless `display` asks for it.
+pub(super) fn thinking_shown(body: &Value) -> bool {
+    let modes = thinking_modes(body["model"].as_str().unwrap_or_default());
+    match body["thinking"]["display"].as_str() {
+        Some(display) => display == "summarized",
+        None => modes != ThinkingModes::Adaptive,
+    }
+}
+
 /// Checks everything; the first violation wins, as with the provider.
 pub(super) fn check(body: &Value) -> Check {
     let Some(fields) = body.as_object() else {
@@ -59,6 +97,13 @@ pub(super) fn check(body: &Value) -> Check {
         Some(_) => return Err(broken("stream", "stream: Input should be a valid boolean")),
     }
     check_thinking(body)?;
+    let effort = &body["output_config"]["effort"];
+    if !effort.is_null() && !matches!(effort.as_str(), Some("low" | "medium" | "high" | "xhigh" | "max")) {
+        return Err(broken(
+            "effort",
+            "output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'",
+        ));
+    }
     let declared = check_tools(body)?;
     check_system(&body["system"])?;
     check_messages(body, &declared)?;
@@ -79,10 +124,18 @@ fn check_thinking(body: &Value) -> Check {
         return Err(broken("max-tokens", "max_tokens: Input should be greater than or equal to 1"));
     }
     let thinking = &body["thinking"];
+    let modes = thinking_modes(body["model"].as_str().unwrap_or_default());
     match thinking["type"].as_str() {
         None if thinking.is_null() => return Ok(()),
         Some("disabled") => return Ok(()),
+        Some("adaptive") if modes == ThinkingModes::Budget => {
+            return Err(broken("thinking", "adaptive thinking is not supported on this model"));
+        }
         Some("adaptive") => {}
+        Some("enabled") if modes == ThinkingModes::Adaptive => {
+            let message = "\"thinking.type.enabled\" is not supported for this model. Use \"thinking.type.adaptive\" and \"output_config.effort\" to control thinking behavior.";
+            return Err(broken("thinking", message));
+        }
         Some("enabled") => {
             let Some(budget) = thinking["budget_tokens"].as_u64() else {
                 return Err(broken("thinking", "thinking.enabled.budget_tokens: Field required"));
@@ -98,6 +151,12 @@ fn check_thinking(body: &Value) -> Check {
             }
         }
         _ => return Err(broken("thinking", "thinking: Input tag found does not match any of the expected tags")),
+    }
+    if blocks::unknown_key(thinking, &["type", "budget_tokens", "display"]).is_some() {
+        return Err(broken("thinking", "thinking: Extra inputs are not permitted"));
+    }
+    if !matches!(thinking["display"].as_str(), None | Some("summarized" | "omitted")) {
+        return Err(broken("thinking", "thinking.display: Input should be 'summarized' or 'omitted'"));
     }
     if body.get("temperature").is_some_and(|value| value.as_f64() != Some(1.0)) {
         return Err(broken("thinking", "`temperature` may only be set to 1 when thinking is enabled."));

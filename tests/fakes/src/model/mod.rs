@@ -220,6 +220,7 @@ async fn accept(double: &Double, number: u64, request: Request) -> Result<answer
         nonce: sign::nonce(&hash, attempt),
         stream: body["stream"].as_bool().unwrap_or(false),
         thinking: invariants::thinking_enabled(&body),
+        thinking_shown: invariants::thinking_shown(&body),
         first_tool: body["tools"][0]["name"].as_str().map(str::to_owned),
         model,
         usage,
