@@ -111,6 +111,9 @@ const POD_METADATA_KEYS: &str = "self.all(key, key.matches('^[a-z0-9.-]+/.+$') &
 const POD_METADATA_MESSAGE: &str = "keys need a prefix such as example.com/ that is not one of kubernetes.io, k8s.io, agents.boring.dev, argoproj.io or fluxcd.io";
 
 /// The definition as it is installed.
+///
+/// # Panics
+/// Never, unless a rule names a path that the types do not have; a test renders it.
 pub fn agent_workspace_definition() -> CustomResourceDefinition {
     let mut definition = serde_json::to_value(AgentWorkspace::crd()).expect("a derived definition is plain data");
     let root = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];

@@ -1,6 +1,6 @@
 //! The status of an AgentWorkspace: what the operator did last and what it sees. Nothing in it is an input of a user.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -105,8 +105,8 @@ pub struct StorageStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LastStart {
-    /// When it was decided.
-    pub requested_at: Time,
+    /// When it was decided, to the microsecond.
+    pub requested_at: MicroTime,
     /// Why.
     pub reason: StartReason,
     /// Milliseconds until the pod was Ready.

@@ -27,40 +27,12 @@ use super::{
     derive = "PartialEq",
     doc = "AgentWorkspace is a coding agent with files, history and a sandbox of its own.",
     selectable = ".spec.runPolicy",
-    printcolumn(
-        name = "Phase",
-        type_ = "string",
-        json_path = ".status.phase",
-        description = "where the workspace is in its life"
-    ),
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Ready\")].status",
-        description = "True when the state is the wanted one"
-    ),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
-        description = "why Ready is what it is",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Node",
-        type_ = "string",
-        json_path = ".status.pod.nodeName",
-        description = "node of the pod",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Storage",
-        type_ = "string",
-        json_path = ".status.storage.capacity",
-        description = "capacity of the volume",
-        priority = 1
-    ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase","description":"where the workspace is in its life"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status","description":"True when the state is the wanted one"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"why Ready is what it is","priority":1}"#,
+    printcolumn = r#"{"name":"Node","type":"string","jsonPath":".status.pod.nodeName","description":"node of the pod","priority":1}"#,
+    printcolumn = r#"{"name":"Storage","type":"string","jsonPath":".status.storage.capacity","description":"capacity of the volume","priority":1}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AgentWorkspaceSpec {

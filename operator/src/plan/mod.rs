@@ -3,10 +3,24 @@
 //! [`plan`] turns what was observed into one comparable [`Plan`]; `cluster` carries it out and decides nothing. Depends on
 //! `crd` alone.
 
+mod builtin;
+mod cause;
+mod children;
 mod config;
+mod endpoint;
+mod lifecycle;
 mod observed;
 mod outcome;
+mod ownership;
+mod quantity;
+mod running;
+mod starting;
+mod status;
+mod storage;
+mod valid;
 
+pub use builtin::EFFECTIVE;
+pub use children::{HTTP_PORT, METRICS_PORT};
 pub use config::{ClusterDns, Config, LabelSelectorText, Peer};
 pub use observed::{
     AgentReadiness, ClaimPhase, ClaimView, ContainerEnd, ContainerWait, ForeignObject, Observed, PodEvent, PodPhase,
@@ -15,6 +29,7 @@ pub use observed::{
 pub use outcome::{
     Child, ChildKind, Drain, EventKind, EventToPublish, LookUp, Plan, PodDeletion, PodKeys, StatusPatch,
 };
+pub use valid::{Invalid, Storage, Valid, agent_name, claim_name};
 
 use jiff::Timestamp;
 
@@ -23,6 +38,15 @@ use jiff::Timestamp;
 /// # Contract
 /// Deterministic. Never decides on a second pod, never creates a pod while the workspace is off or
 /// while `own_write_pending`, and never writes a status that differs from the observed one only in times.
-pub fn plan(_config: &Config, _observed: &Observed, _now: Timestamp) -> Plan {
-    Plan::default()
+pub fn plan(config: &Config, observed: &Observed, now: Timestamp) -> Plan {
+    lifecycle::decide(config, observed, now)
+}
+
+/// Bytes as lower-case hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a string does not fail");
+        text
+    })
 }

@@ -73,6 +73,8 @@ pub enum Seen<T> {
 pub struct ForeignObject {
     /// Who owns it, for the message: `Deployment/web`, or what its labels say; `None` when nothing tells.
     pub owner: Option<String>,
+    /// It is controlled by an AgentWorkspace of this name with another UID: a former workspace whose children are being collected.
+    pub leftover: bool,
 }
 
 /// A Service or NetworkPolicy.
@@ -107,6 +109,10 @@ pub struct ClaimView {
     pub capacity: Option<String>,
     /// `spec.storageClassName`.
     pub storage_class_name: Option<String>,
+    /// `spec.accessModes`.
+    pub access_modes: Vec<String>,
+    /// UID in the owner reference with `controller: true`.
+    pub controller_uid: Option<String>,
 }
 
 /// `status.phase` of a claim.

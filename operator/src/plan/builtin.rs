@@ -1,0 +1,43 @@
+//! Values that hold when a field is absent. One table: `plan::valid` reads the constants, the field reference prints [`EFFECTIVE`].
+
+/// `spec.storage.size`.
+pub const STORAGE_SIZE: &str = "10Gi";
+/// `spec.storage.ephemeral.sizeLimit`.
+pub const EPHEMERAL_SIZE_LIMIT: &str = "10Gi";
+/// `spec.lifecycle.startTimeoutSeconds`: a large image on a new node is there in ten minutes.
+pub const START_TIMEOUT_SECONDS: i32 = 600;
+/// `spec.lifecycle.stopGracePeriodSeconds`.
+pub const STOP_GRACE_PERIOD_SECONDS: i32 = 60;
+/// `spec.resources.requests`, each lowered to the limit that holds. A server that idles needs less than a tenth of it.
+pub const REQUESTS: &[(&str, &str)] = &[("cpu", "100m"), ("memory", "128Mi"), ("ephemeral-storage", "128Mi")];
+/// `spec.resources.limits`, each raised to the request that holds. No cpu limit: a compiler that waits for the scheduler
+/// helps nobody. Ephemeral storage holds /tmp (1 GiB), /run (64 MiB) and logs.
+pub const LIMITS: &[(&str, &str)] = &[("memory", "2Gi"), ("ephemeral-storage", EPHEMERAL_STORAGE_LIMIT)];
+/// Limit of ephemeral storage; `storage.ephemeral.sizeLimit` comes on top, since the kubelet counts both.
+pub const EPHEMERAL_STORAGE_LIMIT: &str = "2Gi";
+
+/// Field path and what holds when it is absent, in words for the field reference.
+pub const EFFECTIVE: &[(&str, &str)] = &[
+    ("spec.owner", "nobody but whom the cluster's access review allows"),
+    ("spec.runPolicy", "Always"),
+    ("spec.agent.image", "the operator's --default-agent-image"),
+    ("spec.agent.imagePullPolicy", "IfNotPresent"),
+    ("spec.agent.model.provider", "anthropic"),
+    ("spec.agent.model.id", "the agent server's own default"),
+    ("spec.agent.model.baseUrl", "the provider's public address"),
+    ("spec.resources.requests", "cpu 100m, memory 128Mi, ephemeral-storage 128Mi; each at most the limit that holds"),
+    (
+        "spec.resources.limits",
+        "memory 2Gi, ephemeral-storage 2Gi (plus storage.ephemeral.sizeLimit); each at least the request that holds",
+    ),
+    ("spec.sandbox.mode", "Direct"),
+    ("spec.storage.size", STORAGE_SIZE),
+    ("spec.storage.storageClassName", "the cluster's default StorageClass"),
+    ("spec.storage.accessMode", "ReadWriteOnce"),
+    ("spec.storage.retention.whenDeleted", "Retain"),
+    ("spec.storage.ephemeral.sizeLimit", EPHEMERAL_SIZE_LIMIT),
+    ("spec.lifecycle.startTimeoutSeconds", "600"),
+    ("spec.lifecycle.stopGracePeriodSeconds", "60"),
+    ("spec.lifecycle.failurePolicy", "Recreate"),
+    ("spec.access.exposure", "ClusterLocal"),
+];

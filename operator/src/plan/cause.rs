@@ -1,0 +1,221 @@
+//! Why a pod is not Ready: sentences of scheduler, kubelet and agent server → a reason word, a sentence that names the
+//! fix, and whether a person has to act. The table was made from recorded messages; what it does not know is passed on as it is.
+
+use crate::crd::{ConditionType, Reason};
+
+use super::{
+    AgentReadiness, ClaimPhase, ClaimView, Observed, PodEvent, PodPhase, PodView, ReadinessReason, Seen, status::clip,
+};
+
+/// Longest part of a foreign sentence that is passed on; with our own words the whole stays below 1 kB.
+const QUOTE_BYTES: usize = 600;
+
+/// Why a pod is not Ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cause {
+    pub reason: Reason,
+    pub message: String,
+    /// It does not pass by itself.
+    pub needs_person: bool,
+    /// The condition that it belongs to besides Ready.
+    pub condition: Option<ConditionType>,
+}
+
+/// What can be said now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// This is why.
+    Known(Cause),
+    /// The pod's events have to be read first.
+    AskEvents,
+    /// The server has to be asked first.
+    AskReadiness { ip: String },
+    /// Nothing is wrong as far as one can see; what is waited for.
+    Waiting(String),
+}
+
+fn cause(reason: Reason, needs_person: bool, condition: Option<ConditionType>, message: String) -> Cause {
+    Cause { reason, message, needs_person, condition }
+}
+
+/// Finds out why the pod is not Ready.
+pub(super) fn find(observed: &Observed, pod: &PodView) -> Finding {
+    let claim = match &observed.claim {
+        Seen::Ours(claim) => Some(claim),
+        _ => None,
+    };
+    if let Some(message) = &pod.unschedulable {
+        return Finding::Known(unschedulable(observed, claim, message));
+    }
+    if pod.node_name.is_none() {
+        return match claim.filter(|claim| claim.phase == ClaimPhase::Pending) {
+            Some(claim) => Finding::Known(unbound(observed, claim, "the claim is not bound")),
+            None => Finding::Waiting("the scheduler has not placed the pod yet".to_owned()),
+        };
+    }
+    if let Some(found) =
+        pod.waiting.as_ref().and_then(|waiting| waiting_cause(&waiting.reason, waiting.message.as_deref()))
+    {
+        return Finding::Known(found);
+    }
+    if pod.phase == PodPhase::Pending {
+        return match &observed.pod_events {
+            None => Finding::AskEvents,
+            Some(events) => event_cause(events)
+                .map_or_else(|| Finding::Waiting("the node prepares the pod".to_owned()), Finding::Known),
+        };
+    }
+    match (observed.agent_readiness.as_ref().filter(|answer| answer.pod_uid == pod.uid), &pod.ip) {
+        (None, Some(ip)) => Finding::AskReadiness { ip: ip.clone() },
+        (None, None) => Finding::Waiting("the pod has no address yet".to_owned()),
+        (Some(answer), _) => readiness_cause(answer)
+            .map_or_else(|| Finding::Waiting("the agent server is starting".to_owned()), Finding::Known),
+    }
+}
+
+fn unschedulable(observed: &Observed, claim: Option<&ClaimView>, message: &str) -> Cause {
+    if message.contains("node affinity conflict") {
+        return cause(
+            Reason::VolumeNodeAffinity,
+            false,
+            Some(ConditionType::StorageReady),
+            format!("the volume lives where no node can run the pod; free or add a node there: {}", quote(message)),
+        );
+    }
+    if let Some(claim) = claim.filter(|claim| claim.phase == ClaimPhase::Pending)
+        && message.contains("PersistentVolumeClaim")
+    {
+        return unbound(observed, claim, message);
+    }
+    cause(
+        Reason::Unschedulable,
+        false,
+        None,
+        format!("no node takes the pod; check spec.resources and spec.scheduling, or add a node: {}", quote(message)),
+    )
+}
+
+fn unbound(observed: &Observed, claim: &ClaimView, message: &str) -> Cause {
+    let condition = Some(ConditionType::StorageReady);
+    match (&claim.storage_class_name, &observed.storage_class) {
+        (None, _) => cause(
+            Reason::NoStorageClass,
+            true,
+            condition,
+            "the cluster has no default StorageClass; mark one as default and create the claim again, or create the workspace with spec.storage.storageClassName".to_owned(),
+        ),
+        (Some(name), None) => cause(
+            Reason::NoStorageClass,
+            true,
+            condition,
+            format!("StorageClass {name} does not exist; create it, or create the workspace with another spec.storage.storageClassName"),
+        ),
+        (Some(name), Some(_)) => cause(
+            Reason::VolumePending,
+            false,
+            condition,
+            format!("waiting for a volume of StorageClass {name}; kubectl describe pvc shows its provisioner's view: {}", quote(message)),
+        ),
+    }
+}
+
+fn waiting_cause(reason: &str, message: Option<&str>) -> Option<Cause> {
+    let text = message.unwrap_or(reason);
+    match reason {
+        "ErrImagePull"
+        | "ImagePullBackOff"
+        | "InvalidImageName"
+        | "ErrImageNeverPull"
+        | "ImageInspectError"
+        | "RegistryUnavailable"
+        | "SignatureValidationFailed" => Some(image_pull(text)),
+        "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => Some(cause(
+            Reason::InvalidChild,
+            true,
+            None,
+            format!("the node cannot create the container: {}", quote(text)),
+        )),
+        _ => None,
+    }
+}
+
+fn image_pull(text: &str) -> Cause {
+    cause(
+        Reason::ImagePull,
+        true,
+        None,
+        format!("the image cannot be pulled; correct spec.agent.image or make it available: {}", quote(text)),
+    )
+}
+
+/// The newest event that says why.
+fn event_cause(events: &[PodEvent]) -> Option<Cause> {
+    let mut sorted: Vec<&PodEvent> = events.iter().collect();
+    sorted.sort_by_key(|event| std::cmp::Reverse(event.last_seen));
+    sorted.into_iter().find_map(one_event_cause)
+}
+
+fn one_event_cause(event: &PodEvent) -> Option<Cause> {
+    let text = event.message.as_str();
+    let storage = Some(ConditionType::StorageReady);
+    let secret = text.contains("non-existent secret key") || (text.contains("secret \"") && text.contains("not found"));
+    match event.reason.as_str() {
+        "FailedMount" if secret => Some(cause(
+            Reason::SecretNotFound,
+            true,
+            None,
+            format!("a secret or a key in it is missing; create it or correct spec.agent.credentials: {}", quote(text)),
+        )),
+        "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" => Some(cause(
+            Reason::VolumeAttach,
+            false,
+            storage,
+            format!("the volume cannot be attached or mounted yet: {}", quote(text)),
+        )),
+        "FailedCreatePodSandBox" => Some(cause(
+            Reason::NetworkSetup,
+            false,
+            None,
+            format!("the node cannot set up the pod's network or sandbox: {}", quote(text)),
+        )),
+        "Failed" if text.contains("pull image") => Some(image_pull(text)),
+        _ => None,
+    }
+}
+
+/// What `/ready` tells; `None` when it only starts.
+pub(super) fn readiness_cause(answer: &AgentReadiness) -> Option<Cause> {
+    let said = |fallback: &str| answer.message.clone().unwrap_or_else(|| fallback.to_owned());
+    answer.reasons.iter().find_map(|reason| match reason {
+        ReadinessReason::VolumeNotWritable => Some(cause(
+            Reason::VolumeNotWritable,
+            true,
+            Some(ConditionType::StorageReady),
+            format!(
+                "the server cannot write into its volume; the volume must honour fsGroup 1000: {}",
+                quote(&said("no details"))
+            ),
+        )),
+        ReadinessReason::SandboxUnavailable => Some(cause(
+            Reason::SandboxUnavailable,
+            true,
+            Some(ConditionType::SandboxReady),
+            format!("the sandbox cannot be used on this node: {}", quote(&said("no details"))),
+        )),
+        ReadinessReason::Unreachable => Some(cause(
+            Reason::NotReady,
+            false,
+            None,
+            format!("the agent server does not answer: {}", quote(&said("no details"))),
+        )),
+        ReadinessReason::Draining => {
+            Some(cause(Reason::NotReady, false, None, "the agent server is draining".to_owned()))
+        }
+        ReadinessReason::ModelKeyMissing | ReadinessReason::ModelKeyRejected | ReadinessReason::Starting => None,
+    })
+}
+
+/// A foreign sentence, on one line and bounded.
+pub(super) fn quote(text: &str) -> String {
+    clip(&text.split_whitespace().collect::<Vec<_>>().join(" "), QUOTE_BYTES)
+}

@@ -1,0 +1,161 @@
+//! Volumes of the pod and where they are mounted (docs/contract.md, "Container").
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{
+        DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, KeyToPath, ObjectFieldSelector,
+        PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretProjection, SecretVolumeSource, Volume,
+        VolumeMount, VolumeProjection,
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
+
+use crate::{
+    crd::{ANNOTATION_KEYS, ANNOTATION_SYSTEM_PROMPT, SecretKeyReference},
+    plan::{Valid, valid::Storage},
+};
+
+/// Root that commands see.
+pub(super) const WORKSPACE: &str = "/workspace";
+/// Sessions and logs.
+pub(super) const STATE: &str = "/var/lib/boring-agent";
+/// Facts about the pod itself.
+pub(super) const POD: &str = "/run/boring-agent/pod";
+/// Key for the model provider.
+pub(super) const MODEL_KEY: &str = "/run/boring-agent/model-key";
+/// Variables of commands.
+pub(super) const COMMAND_ENVIRONMENT: &str = "/run/boring-agent/command-environment";
+/// Files of commands.
+pub(super) const COMMAND_FILES: &str = "/run/boring-agent/command-files";
+
+/// Owner may read; the kubelet adds the volume group, so the server reads it as 0440 root:1000.
+const SECRET_MODE: i32 = 0o400;
+/// Everybody may read: keys that verify tokens are public.
+const PUBLIC_MODE: i32 = 0o444;
+
+/// The volumes.
+pub(super) fn volumes(valid: &Valid) -> Vec<Volume> {
+    let mut volumes = vec![home(valid), empty("tmp", "1Gi"), empty("run", "64Mi"), pod_facts(valid)];
+    if let Some(secret) = &valid.model_key {
+        volumes.push(Volume {
+            name: "model-key".to_owned(),
+            secret: Some(SecretVolumeSource {
+                secret_name: Some(secret.name.clone()),
+                items: Some(vec![item(&secret.key, &secret.key)]),
+                default_mode: Some(SECRET_MODE),
+                ..SecretVolumeSource::default()
+            }),
+            ..Volume::default()
+        });
+    }
+    volumes.extend(projected("command-environment", &valid.command_environment));
+    volumes.extend(projected("command-files", &valid.command_files));
+    volumes
+}
+
+/// The mounts, outer ones first.
+pub(super) fn mounts(valid: &Valid) -> Vec<VolumeMount> {
+    let mut mounts = vec![
+        VolumeMount { sub_path: Some("workspace".to_owned()), ..mount("home", WORKSPACE) },
+        VolumeMount { sub_path: Some("state".to_owned()), ..mount("home", STATE) },
+        mount("tmp", "/tmp"),
+        mount("run", "/run"),
+        read_only("pod", POD),
+    ];
+    if valid.model_key.is_some() {
+        mounts.push(read_only("model-key", MODEL_KEY));
+    }
+    if !valid.command_environment.is_empty() {
+        mounts.push(read_only("command-environment", COMMAND_ENVIRONMENT));
+    }
+    if !valid.command_files.is_empty() {
+        mounts.push(read_only("command-files", COMMAND_FILES));
+    }
+    mounts
+}
+
+fn home(valid: &Valid) -> Volume {
+    let mut volume = Volume { name: "home".to_owned(), ..Volume::default() };
+    match &valid.storage {
+        Storage::Persistent { .. } => {
+            volume.persistent_volume_claim =
+                Some(PersistentVolumeClaimVolumeSource { claim_name: valid.claim_name(), read_only: None });
+        }
+        Storage::Ephemeral { size_limit } => {
+            volume.empty_dir =
+                Some(EmptyDirVolumeSource { size_limit: Some(size_limit.clone()), ..EmptyDirVolumeSource::default() });
+        }
+    }
+    volume
+}
+
+fn empty(name: &str, size_limit: &str) -> Volume {
+    Volume {
+        name: name.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource {
+            size_limit: Some(Quantity(size_limit.to_owned())),
+            ..EmptyDirVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+fn pod_facts(valid: &Valid) -> Volume {
+    let file = |path: &str, annotation: &str| DownwardAPIVolumeFile {
+        path: path.to_owned(),
+        field_ref: Some(ObjectFieldSelector {
+            field_path: format!("metadata.annotations['{annotation}']"),
+            ..ObjectFieldSelector::default()
+        }),
+        ..DownwardAPIVolumeFile::default()
+    };
+    let mut items = vec![file("keys", ANNOTATION_KEYS)];
+    if valid.system_prompt.is_some() {
+        items.push(file("system-prompt", ANNOTATION_SYSTEM_PROMPT));
+    }
+    Volume {
+        name: "pod".to_owned(),
+        downward_api: Some(DownwardAPIVolumeSource {
+            items: Some(items),
+            default_mode: Some(PUBLIC_MODE),
+            ..DownwardAPIVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+fn projected(name: &str, credentials: &BTreeMap<String, SecretKeyReference>) -> Option<Volume> {
+    let sources: Vec<VolumeProjection> = credentials
+        .iter()
+        .map(|(path, secret)| VolumeProjection {
+            secret: Some(SecretProjection {
+                name: secret.name.clone(),
+                items: Some(vec![item(&secret.key, path)]),
+                optional: None,
+            }),
+            ..VolumeProjection::default()
+        })
+        .collect();
+    (!sources.is_empty()).then(|| Volume {
+        name: name.to_owned(),
+        projected: Some(ProjectedVolumeSource {
+            sources: Some(sources),
+            default_mode: Some(SECRET_MODE),
+            ..ProjectedVolumeSource::default()
+        }),
+        ..Volume::default()
+    })
+}
+
+fn item(key: &str, path: &str) -> KeyToPath {
+    KeyToPath { key: key.to_owned(), path: path.to_owned(), ..KeyToPath::default() }
+}
+
+fn mount(name: &str, path: &str) -> VolumeMount {
+    VolumeMount { name: name.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() }
+}
+
+fn read_only(name: &str, path: &str) -> VolumeMount {
+    VolumeMount { read_only: Some(true), ..mount(name, path) }
+}
