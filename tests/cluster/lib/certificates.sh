@@ -35,6 +35,7 @@ certificates_make() {
     mkdir -p "$PKI" "$LOGS"
     authority ca /CN=kubernetes & jobs+=($!)
     authority etcd-ca /CN=etcd & jobs+=($!)
+    authority front-proxy-ca /CN=front-proxy & jobs+=($!)
     openssl ecparam -genkey -name prime256v1 -noout -out "$PKI/service-account.key" & jobs+=($!)
     for job in "${jobs[@]}"; do wait "$job"; done
     jobs=()
@@ -42,6 +43,7 @@ certificates_make() {
     certificate etcd-client etcd-ca /CN=kube-apiserver "$client" & jobs+=($!)
     certificate apiserver ca /CN=kube-apiserver "$server" \
         "IP:127.0.0.1,IP:$ADDRESS,IP:10.96.0.1,DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local" & jobs+=($!)
+    certificate front-proxy front-proxy-ca /CN=front-proxy "$client" & jobs+=($!)
     certificate admin ca /O=system:masters/CN=kubernetes-admin "$client" & jobs+=($!)
     certificate controller-manager ca /CN=system:kube-controller-manager "$client" & jobs+=($!)
     if [[ $CONTROL_PLANE_ONLY == no ]]; then

@@ -85,6 +85,12 @@ process_start() {
     setsid bash "$HERE/lib/run-recorded.sh" "$RECORDS/$component" "$@" \
         >>"$LOGS/$component.log" 2>&1 </dev/null 9>&- 8>&- &
     disown
+    # Only a recorded process can be found again, so nothing goes on before.
+    local waited=0
+    until [[ -e $RECORDS/$component ]]; do
+        ((waited++ < 1000)) || { warn "$component did not start; see $LOGS/$component.log"; return 1; }
+        sleep 0.01
+    done
     STARTED+=("$component")
 }
 STARTED=()
@@ -93,8 +99,6 @@ STARTED=()
 components_alive() {
     local component
     for component in "${STARTED[@]}"; do
-        # The record appears a moment after the start.
-        [[ -e $RECORDS/$component ]] || continue
         process_is_ours "$RECORDS/$component" && continue
         warn "$component ended; the end of $LOGS/$component.log:"
         tail -n 15 "$LOGS/$component.log" >&2

@@ -41,12 +41,17 @@ api_server_start() {
         --service-account-issuer https://kubernetes.default.svc.cluster.local
         --service-account-key-file "$PKI/service-account.key"
         --service-account-signing-key-file "$PKI/service-account.key"
-        --service-cluster-ip-range 10.96.0.0/16
+        --service-cluster-ip-range "$SERVICE_NETWORK"
         # Tests judge the operator, not the queue in front of the API server.
         --max-requests-inflight 3000 --max-mutating-requests-inflight 1500
         # Writes are counted from it by user; metrics have no user.
         --audit-policy-file "$HERE/manifests/audit-policy.yaml" --audit-log-path "$LOGS/audit.log"
         --profiling=false
+        # The identity with which it passes requests on to extension servers.
+        --requestheader-client-ca-file "$PKI/front-proxy-ca.crt" --requestheader-allowed-names front-proxy
+        --requestheader-username-headers X-Remote-User --requestheader-group-headers X-Remote-Group
+        --requestheader-extra-headers-prefix X-Remote-Extra-
+        --proxy-client-cert-file "$PKI/front-proxy.crt" --proxy-client-key-file "$PKI/front-proxy.key"
     )
     if [[ $CONTROL_PLANE_ONLY == yes ]]; then
         # An endpoint may not be a loopback address, and no pod will ask for it.

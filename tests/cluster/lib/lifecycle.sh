@@ -32,6 +32,9 @@ start_failed() {
     trap - EXIT
     # A command that fails here must not stop the rest of the cleaning.
     set +e
+    # What this script itself still has running; components are not among these.
+    jobs -p | xargs -r kill -KILL 2>/dev/null
+    wait
     if ((code != 130 && code != 143)) && [[ -d $LOGS ]]; then
         rm -rf "$STATE/failed-$NAME"
         cp -r "$LOGS" "$STATE/failed-$NAME"

@@ -20,6 +20,8 @@ index_take() {
     die "no free addresses: 50 clusters exist; see 'cluster list' and 'cluster stop --all'"
 }
 
+readonly SERVICE_NETWORK=10.96.0.0/16
+
 use_index() {
     INDEX=$1
     # 198.18.0.0/15 is set aside for tests between networks (RFC 2544), so it is
@@ -72,9 +74,12 @@ network_connect() {
     enter ip link set lo up
     enter ip address add "$NODE_ADDRESS/30" dev eth0
     enter ip link set eth0 up
-    enter ip route add default via "$HOST_ADDRESS"
+    # Processes of the node itself find Services only if there is some route to
+    # their addresses, before the rules of kube-proxy change these.
+    enter ip route add "$SERVICE_NETWORK" via "$HOST_ADDRESS"
     ip route add "$POD_NETWORK" via "$NODE_ADDRESS" dev "$INTERFACE"
-    [[ $INTERNET == no ]] || internet_open
+    # Without it there is no way out at all: a pod is told so at once.
+    [[ $INTERNET == no ]] || { enter ip route add default via "$HOST_ADDRESS"; internet_open; }
 }
 
 network_remove() {
