@@ -82,8 +82,11 @@ describe("right use", () => {
 
   test("newer models think adaptively, and show it only when asked", async () => {
     const prompt = user(scripted("Think.", [{ thinking: "I look." }, { text: "Yes." }]));
-    for (const [display, shown] of [[undefined, ""], ["omitted", ""], ["summarized", "I look."]]) {
-      const options = { model: "claude-sonnet-5-5", thinking: { type: "adaptive", display }, output_config: { effort: "low" } };
+    for (const [thinking, shown] of [
+      [undefined, ""], [{ type: "adaptive" }, ""], [{ type: "adaptive", display: "omitted" }, ""],
+      [{ type: "adaptive", display: "summarized" }, "I look."], [{ type: "between_tools" }, "I look."],
+    ]) {
+      const options = { model: "claude-sonnet-5-5", thinking, output_config: { effort: "low" } };
       const messages = [prompt];
       const first = await client.messages.stream(call(messages, options)).finalMessage();
       assert.deepEqual(first.content.map((block) => block.text ?? block.thinking), [shown, "Yes."]);
@@ -278,6 +281,8 @@ describe("wrong use is refused and recorded", () => {
     ["made-up redacted data", "thinking-signature", [user("a"), assistant({ type: "redacted_thinking", data: "EqQB" }, text("b")), user("c")]],
     ["a thinking budget for a model that knows only adaptive", "thinking", [user("a")], { model: "claude-sonnet-5-5", thinking: THINKING }],
     ["adaptive thinking for a model that knows only budgets", "thinking", [user("a")], { model: "claude-haiku-4-5", thinking: { type: "adaptive" } }],
+    ["thinking switched off where it cannot be", "thinking", [user("a")], { model: "claude-sonnet-5-5", thinking: { type: "disabled" } }],
+    ["a temperature for a model that takes none", "sampling", [user("a")], { model: "claude-sonnet-5-5", temperature: 1 }],
     ["an unknown effort", "effort", [user("a")], { output_config: { effort: "most" } }],
     ["a budget of max_tokens", "thinking", [user("a")], { thinking: { type: "enabled", budget_tokens: 4_000 } }],
     ["a budget below the least", "thinking", [user("a")], { thinking: { type: "enabled", budget_tokens: 1_000 } }],

@@ -1,12 +1,13 @@
-//! What the provider demands of a request, beyond its headers: fields, thinking, tools, system, order of messages.
-//! A violation carries the provider's own sentence where it is known. Blocks are checked in `blocks.rs`.
+//! What the provider demands of a request, beyond its headers: fields, tools, system, order of messages.
+//! A violation carries the provider's own sentence where it is known. Blocks are checked in
+//! `blocks.rs`, the settings of thinking in `thinking.rs`.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::blocks;
 use super::wire::ProviderError;
+use super::{blocks, thinking};
 
 /// The result of a check.
 pub(super) type Check = Result<(), ProviderError>;
@@ -31,54 +32,10 @@ const KNOWN_FIELDS: [&str; 16] = [
 ];
 /// Breakpoints that one request may set.
 const MAX_BREAKPOINTS: usize = 4;
-/// Smallest thinking budget.
-const MIN_THINKING_BUDGET: u64 = 1_024;
 
 /// A violation with the provider's sentence.
 pub(super) fn broken(invariant: &'static str, message: impl Into<String>) -> ProviderError {
     ProviderError::violation(invariant, message.into())
-}
-
-/// Whether the request enables thinking.
-pub(super) fn thinking_enabled(body: &Value) -> bool {
-    matches!(body["thinking"]["type"].as_str(), Some("enabled" | "adaptive"))
-}
-
-/// What a family of models knows of thinking.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ThinkingModes {
-    /// Only with a budget (up to 4.5).
-    Budget,
-    /// Both (4.6, and the scripted models).
-    Both,
-    /// Only adaptive, its text left out unless asked for (from 4.7 on).
-    Adaptive,
-}
-
-/// What a model knows of thinking, by its id.
-pub(super) fn thinking_modes(model: &str) -> ThinkingModes {
-    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| model.starts_with(prefix));
-    if begins(&["claude-3", "claude-opus-4-6", "claude-sonnet-4-6"]) {
-        return if model.starts_with("claude-3") { ThinkingModes::Budget } else { ThinkingModes::Both };
-    }
-    if begins(&["claude-opus-4-7", "claude-opus-4-8", "claude-mythos", "claude-fable"])
-        || begins(&["claude-opus-5", "claude-sonnet-5", "claude-haiku-5"])
-    {
-        return ThinkingModes::Adaptive;
-    }
-    if begins(&["claude-opus-4", "claude-sonnet-4", "claude-haiku-4"]) {
-        return ThinkingModes::Budget;
-    }
-    ThinkingModes::Both
-}
-
-/// Whether the text of thinking is sent: newer models leave it out unless `display` asks for it.
-pub(super) fn thinking_shown(body: &Value) -> bool {
-    let modes = thinking_modes(body["model"].as_str().unwrap_or_default());
-    match body["thinking"]["display"].as_str() {
-        Some(display) => display == "summarized",
-        None => modes != ThinkingModes::Adaptive,
-    }
 }
 
 /// Checks everything; the first violation wins, as with the provider.
@@ -96,14 +53,7 @@ pub(super) fn check(body: &Value) -> Check {
         None | Some(Value::Bool(_)) => {}
         Some(_) => return Err(broken("stream", "stream: Input should be a valid boolean")),
     }
-    check_thinking(body)?;
-    let effort = &body["output_config"]["effort"];
-    if !effort.is_null() && !matches!(effort.as_str(), Some("low" | "medium" | "high" | "xhigh" | "max")) {
-        return Err(broken(
-            "effort",
-            "output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'",
-        ));
-    }
+    thinking::check(body)?;
     let declared = check_tools(body)?;
     check_system(&body["system"])?;
     check_messages(body, &declared)?;
@@ -112,57 +62,6 @@ pub(super) fn check(body: &Value) -> Check {
         let message =
             format!("A maximum of {MAX_BREAKPOINTS} blocks with cache_control may be provided. Found {breakpoints}.");
         return Err(broken("cache-breakpoints", message));
-    }
-    Ok(())
-}
-
-fn check_thinking(body: &Value) -> Check {
-    let Some(max_tokens) = body["max_tokens"].as_u64() else {
-        return Err(broken("max-tokens", "max_tokens: Field required"));
-    };
-    if max_tokens == 0 {
-        return Err(broken("max-tokens", "max_tokens: Input should be greater than or equal to 1"));
-    }
-    let thinking = &body["thinking"];
-    let modes = thinking_modes(body["model"].as_str().unwrap_or_default());
-    match thinking["type"].as_str() {
-        None if thinking.is_null() => return Ok(()),
-        Some("disabled") => return Ok(()),
-        Some("adaptive") if modes == ThinkingModes::Budget => {
-            return Err(broken("thinking", "adaptive thinking is not supported on this model"));
-        }
-        Some("adaptive") => {}
-        Some("enabled") if modes == ThinkingModes::Adaptive => {
-            let message = "\"thinking.type.enabled\" is not supported for this model. Use \"thinking.type.adaptive\" and \"output_config.effort\" to control thinking behavior.";
-            return Err(broken("thinking", message));
-        }
-        Some("enabled") => {
-            let Some(budget) = thinking["budget_tokens"].as_u64() else {
-                return Err(broken("thinking", "thinking.enabled.budget_tokens: Field required"));
-            };
-            if budget < MIN_THINKING_BUDGET {
-                let message = format!(
-                    "thinking.enabled.budget_tokens: Input should be greater than or equal to {MIN_THINKING_BUDGET}"
-                );
-                return Err(broken("thinking", message));
-            }
-            if max_tokens <= budget {
-                return Err(broken("thinking", "`max_tokens` must be greater than `thinking.budget_tokens`."));
-            }
-        }
-        _ => return Err(broken("thinking", "thinking: Input tag found does not match any of the expected tags")),
-    }
-    if blocks::unknown_key(thinking, &["type", "budget_tokens", "display"]).is_some() {
-        return Err(broken("thinking", "thinking: Extra inputs are not permitted"));
-    }
-    if !matches!(thinking["display"].as_str(), None | Some("summarized" | "omitted")) {
-        return Err(broken("thinking", "thinking.display: Input should be 'summarized' or 'omitted'"));
-    }
-    if body.get("temperature").is_some_and(|value| value.as_f64() != Some(1.0)) {
-        return Err(broken("thinking", "`temperature` may only be set to 1 when thinking is enabled."));
-    }
-    if matches!(body["tool_choice"]["type"].as_str(), Some("any" | "tool")) {
-        return Err(broken("thinking", "Thinking may not be enabled when tool_choice forces tool use."));
     }
     Ok(())
 }
@@ -240,7 +139,7 @@ fn check_messages(body: &Value, declared: &HashSet<String>) -> Check {
             "This model does not support assistant message prefill. The conversation must end with a user message.";
         return Err(broken("roles", message));
     }
-    if thinking_enabled(body) {
+    if thinking::enabled(body) {
         blocks::check_thinking_kept(messages)?;
     }
     Ok(())

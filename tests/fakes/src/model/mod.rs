@@ -11,6 +11,7 @@ mod prompt;
 mod record;
 mod script;
 mod sign;
+mod thinking;
 mod usage;
 mod wire;
 
@@ -219,8 +220,8 @@ async fn accept(double: &Double, number: u64, request: Request) -> Result<answer
         number,
         nonce: sign::nonce(&hash, attempt),
         stream: body["stream"].as_bool().unwrap_or(false),
-        thinking: invariants::thinking_enabled(&body),
-        thinking_shown: invariants::thinking_shown(&body),
+        thinking: thinking::enabled(&body),
+        thinking_shown: thinking::shown(&body),
         first_tool: body["tools"][0]["name"].as_str().map(str::to_owned),
         model,
         usage,
