@@ -2,6 +2,24 @@
 //!
 //! Owns what a tool is. Must not know HTTP, sessions, the model's wire or a concrete workspace or sandbox.
 
+mod arguments;
+pub mod artifacts;
+mod bash;
+mod edit;
+mod edit_text;
+mod find;
+mod grep;
+mod line_window;
+mod ls;
+mod output_tail;
+mod read;
+mod results;
+mod standard;
+mod truncation;
+mod write;
+
+pub use standard::{StandardTools, standard};
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

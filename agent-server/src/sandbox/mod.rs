@@ -76,6 +76,8 @@ pub struct ExecEnd {
     pub dropped_bytes: u64,
     /// Wall-clock time.
     pub duration: Duration,
+    /// Processes that the command left in the background still run.
+    pub others_run: bool,
 }
 
 /// The outcome of a command.

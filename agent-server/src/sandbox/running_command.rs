@@ -91,7 +91,12 @@ impl RunningCommand {
             finish.cancel();
             both.await
         };
-        let end = ExecEnd { outcome, dropped_bytes: dropped.load(Ordering::Relaxed), duration: self.started.elapsed() };
+        let end = ExecEnd {
+            outcome,
+            dropped_bytes: dropped.load(Ordering::Relaxed),
+            duration: self.started.elapsed(),
+            others_run: tree_runs,
+        };
         // A receiver that is gone does not want to know.
         let _ = events.send(ExecEvent::Ended(end)).await;
         drop(events);

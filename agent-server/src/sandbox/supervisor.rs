@@ -21,6 +21,9 @@ use super::protocol::{END_TREE, Report, ShellStatus};
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// While the tree is being ended: short, because the caller waits.
 const END_INTERVAL: Duration = Duration::from_millis(5);
+/// Dead processes that are waited for in one go. A fork bomb leaves them faster than they can be waited for, and the
+/// limits must be looked at all the same.
+const REAP_AT_ONCE: usize = 256;
 /// Memory costs a read per process, so it is looked at every fourth time: 200 ms.
 const MEMORY_EVERY: u32 = 4;
 /// Exit codes of the supervisor; the server reads the reports and not these.
@@ -69,7 +72,9 @@ pub fn supervise(server: ServerLink, shell: Pid, limits: &CommandLimits) -> i32 
         }
         looks = looks.wrapping_add(1);
         let with_memory = looks.is_multiple_of(MEMORY_EVERY);
-        let passed = process_tree::usage(tree.me, with_memory).ok().and_then(|usage| passed_limit(usage, limits));
+        let passed = process_tree::usage(tree.me, with_memory, limits.processes)
+            .ok()
+            .and_then(|usage| passed_limit(usage, limits));
         if let Some(limit) = passed {
             tree.server.report(&Report::LimitExceeded(limit));
             // No grace: what outgrows its limit would go on growing in it.
@@ -111,7 +116,7 @@ impl Tree {
 
     /// Takes leave of the dead; false when no child is left. Reports the end of the shell.
     fn reap(&mut self) -> bool {
-        loop {
+        for _ in 0..REAP_AT_ONCE {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.shell => {
                     self.shell_is_gone = true;
@@ -128,28 +133,41 @@ impl Tree {
                 Err(_) => return false,
             }
         }
+        true
     }
 
     /// TERM, then KILL after the grace, until nothing is left. A stopped process is woken, so that it sees the TERM.
     fn end(&mut self, grace: Duration) -> i32 {
         let begin = Instant::now();
-        for signal in [Signal::TERM, Signal::CONT] {
-            // A scan that fails is made up for by the rounds of KILL below.
-            let _ = process_tree::signal_descendants(self.me, signal);
+        if !grace.is_zero() {
+            self.signal(Signal::TERM);
+            self.signal(Signal::CONT);
         }
-        while self.reap() {
+        loop {
+            if begin.elapsed() >= grace {
+                self.signal(Signal::KILL);
+            }
+            if !self.reap() {
+                self.server.report(&Report::TreeEnded);
+                return EXIT_DONE;
+            }
             if begin.elapsed() >= grace + KILL_DEADLINE {
                 let left = process_tree::descendants(self.me).map_or(0, |left| left.len());
                 self.server.report(&Report::TreeStuck(left));
                 return EXIT_STUCK;
             }
-            if begin.elapsed() >= grace {
-                let _ = process_tree::signal_descendants(self.me, Signal::KILL);
-            }
             std::thread::sleep(END_INTERVAL);
         }
-        self.server.report(&Report::TreeEnded);
-        EXIT_DONE
+    }
+
+    /// The shell's group first: that needs no look at the machine and reaches nearly everything at once. It can be done
+    /// only while the shell has not been waited for, because its number may belong to somebody else afterwards. What a
+    /// scan or a signal misses is found in the next round.
+    fn signal(&self, signal: Signal) {
+        if !self.shell_is_gone {
+            let _gone = rustix::process::kill_process_group(self.shell, signal);
+        }
+        let _next_round = process_tree::signal_descendants(self.me, signal);
     }
 }
 

@@ -1,0 +1,159 @@
+//! The tool `bash`: runs a command in the workspace.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::arguments::{optional_count, parse, schema};
+use super::artifacts::{Artifact, Artifacts};
+use super::output_tail::OutputTail;
+use super::results::{append_notice, refused};
+use super::{Access, Tool, ToolContent, ToolContext, ToolDefinition, ToolFailure, ToolProgress, ToolResult};
+use crate::sandbox::{ExecEnd, ExecEvent, ExecOutcome, ExecRequest};
+use crate::workspace::WorkspacePath;
+
+/// Between two preliminary views; a receiver may thin them out further.
+const PREVIEW_EVERY: Duration = Duration::from_millis(50);
+
+#[derive(Deserialize, JsonSchema)]
+struct Arguments {
+    /// Command for bash
+    command: String,
+    /// Seconds until the command is ended (default 120, at most 3600)
+    #[serde(default, deserialize_with = "optional_count")]
+    timeout: Option<u64>,
+}
+
+/// Runs commands.
+pub struct Bash {
+    artifacts: Artifacts,
+    default_timeout: Duration,
+    max_timeout: Duration,
+}
+
+impl Bash {
+    /// With a store for long outputs and its two timeouts.
+    pub fn new(artifacts: Artifacts, default_timeout: Duration, max_timeout: Duration) -> Self {
+        Self { artifacts, default_timeout, max_timeout }
+    }
+
+    fn timeout(&self, asked: Option<u64>) -> Result<Duration, ToolFailure> {
+        let Some(seconds) = asked else { return Ok(self.default_timeout) };
+        let timeout = Duration::from_secs(seconds);
+        if timeout > self.max_timeout {
+            let most = self.max_timeout.as_secs();
+            return Err(ToolFailure(format!("timeout is in seconds and at most {most}, found {seconds}")));
+        }
+        Ok(timeout)
+    }
+
+    fn definition_text(&self) -> (String, Value) {
+        let (default, most) = (self.default_timeout.as_secs(), self.max_timeout.as_secs());
+        let mut schema = schema::<Arguments>();
+        schema["properties"]["timeout"]["description"] =
+            format!("Seconds until the command is ended (default {default}, at most {most})").into();
+        let description = "Run a command with bash in the workspace root. Returns stdout and stderr together, and the \
+                           exit code if it is not 0. Long output is cut to its last 2000 lines or 50 KiB; the whole is \
+                           kept for read. There is no terminal and no input. Background processes end with the turn.";
+        (description.into(), schema)
+    }
+}
+
+#[async_trait::async_trait]
+impl Tool for Bash {
+    fn definition(&self) -> ToolDefinition {
+        let (description, input_schema) = self.definition_text();
+        ToolDefinition { name: "bash".into(), description, input_schema }
+    }
+
+    fn access(&self) -> Access {
+        Access::Write
+    }
+
+    async fn run(&self, arguments: Value, context: ToolContext) -> Result<ToolResult, ToolFailure> {
+        let arguments: Arguments = parse(arguments)?;
+        let timeout = self.timeout(arguments.timeout)?;
+        let request = ExecRequest {
+            command: arguments.command,
+            working_directory: WorkspacePath::root(),
+            environment: BTreeMap::new(),
+            timeout,
+            // The end is what is shown, so all of it must pass by; memory and disk are bounded by `OutputTail`.
+            max_output_bytes: u64::MAX,
+            cancel: context.cancel.clone(),
+        };
+        let mut events = match context.sandbox.exec(request).await {
+            Ok(events) => events,
+            Err(error) => return Ok(refused(error.to_string())),
+        };
+        let mut output = OutputTail::new(self.artifacts.clone());
+        let mut end = None;
+        let (mut next_preview, mut is_new) = (Instant::now(), false);
+        loop {
+            tokio::select! {
+                event = events.recv() => match event {
+                    Some(ExecEvent::Output { stream, bytes }) => {
+                        output.push(stream, &bytes).await;
+                        is_new = true;
+                    }
+                    Some(ExecEvent::Ended(value)) => end = Some(value),
+                    None => break,
+                },
+                () = tokio::time::sleep_until(next_preview), if is_new => {
+                    // A closed channel is no error.
+                    let _ = context.progress.send(ToolProgress::Preliminary(output.preview()));
+                    (next_preview, is_new) = (Instant::now() + PREVIEW_EVERY, false);
+                }
+            }
+        }
+        let (text, artifact) = output.finish().await;
+        let end = end.ok_or_else(|| ToolFailure("the command was lost".into()))?;
+        Ok(result(text, artifact.as_ref(), &end, timeout))
+    }
+}
+
+fn result(mut text: String, artifact: Option<&Artifact>, end: &ExecEnd, timeout: Duration) -> ToolResult {
+    let mut details =
+        json!({"exitCode": null, "durationMs": u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX)});
+    if let Some(artifact) = artifact {
+        details["artifact"] = artifact.uri.as_str().into();
+    }
+    let status = match &end.outcome {
+        ExecOutcome::Exited(code) => {
+            details["exitCode"] = (*code).into();
+            (*code != 0).then(|| format!("command exited with code {code}"))
+        }
+        ExecOutcome::Signaled(signal) => {
+            details["signal"] = (*signal).into();
+            Some(format!("command was ended by signal {signal}"))
+        }
+        ExecOutcome::TimedOut => {
+            details["timedOut"] = true.into();
+            Some(format!("command timed out after {} seconds and was ended with all its processes", timeout.as_secs()))
+        }
+        ExecOutcome::Stopped => {
+            details["stopped"] = true.into();
+            Some("command was stopped by the user".into())
+        }
+        ExecOutcome::LimitExceeded(limit) => {
+            details["limit"] = limit.as_str().into();
+            Some(format!("command was ended with all its processes: {limit}"))
+        }
+    };
+    let is_error = status.is_some();
+    if text.is_empty() {
+        text.push_str("(no output)");
+    }
+    if let Some(status) = status {
+        append_notice(&mut text, &status);
+    }
+    if end.others_run {
+        details["background"] = true.into();
+        append_notice(&mut text, "processes of this command still run in the background; they end with this turn");
+    }
+    ToolResult { content: vec![ToolContent::Text(text)], details: Some(details), is_error }
+}
