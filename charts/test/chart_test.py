@@ -1,0 +1,292 @@
+"""The chart, rendered by the real helm. Each test is a sentence; each compares what a user would install.
+
+Closing line: `N passed, N failed`.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import yaml
+
+CHART = pathlib.Path(__file__).parent.parent / "agent-workspace-operator"
+NAMESPACE = "agent-workspace-system"
+NAME = "agent-workspace-operator"
+# The oldest Kubernetes that the chart promises to work with.
+KUBERNETES = "1.34.0"
+# The one value without a default.
+CIDRS = {"networkPolicy": {"clusterCIDRs": []}}
+
+
+def merge(target, patch):
+    """Nested values, the second on top."""
+    result = dict(target)
+    for key, value in patch.items():
+        result[key] = merge(result[key], value) if isinstance(value, dict) and isinstance(result.get(key), dict) else value
+    return result
+
+
+def helm(*arguments, values):
+    """Runs helm with values on standard input."""
+    command = [os.environ["HELM"], *arguments, "--values", "-"]
+    return subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, timeout=60, check=False)
+
+
+def render(values=None, complete=True, chart=CHART):
+    """All objects as {(kind, name): object}; fails with helm's own words."""
+    values = merge(CIDRS, values or {}) if complete else values
+    done = helm("template", NAME, str(chart), "--namespace", NAMESPACE, "--kube-version", KUBERNETES, values=values)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    objects = [each for each in yaml.safe_load_all(done.stdout) if each]
+    by_name = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+    assert len(by_name) == len(objects), "two objects of one kind and name"
+    return by_name
+
+
+def deployment(values=None):
+    return render(values)["Deployment", NAME]
+
+
+def pod(values=None):
+    return deployment(values)["spec"]["template"]["spec"]
+
+
+def environment(values=None):
+    """The container's variables with plain values."""
+    return {each["name"]: each["value"] for each in pod(values)["containers"][0]["env"] if "value" in each}
+
+
+class Chart(unittest.TestCase):
+    def refused(self, values, *words, complete=True):
+        """Rendering fails and the message holds the words."""
+        with self.assertRaises(RuntimeError) as caught:
+            render(values, complete)
+        for word in words:
+            self.assertIn(word, str(caught.exception))
+
+    def test_helm_lint_finds_nothing(self):
+        done = helm("lint", str(CHART), "--strict", "--kube-version", KUBERNETES, values=CIDRS)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_default_values_give_exactly_these_objects(self):
+        kinds = sorted(f"{kind} {name}" for kind, name in render())
+        self.assertEqual(kinds, [
+            f"ClusterRole {NAME}",
+            f"ClusterRole {NAME}-admin",
+            f"ClusterRole {NAME}-edit",
+            f"ClusterRole {NAME}-view",
+            f"ClusterRoleBinding {NAME}",
+            "CustomResourceDefinition agentworkspaces.agents.boring.dev",
+            f"Deployment {NAME}",
+            f"PodDisruptionBudget {NAME}",
+            f"Role {NAME}",
+            f"RoleBinding {NAME}",
+            f"Service {NAME}-metrics",
+            f"ServiceAccount {NAME}",
+            f"ValidatingAdmissionPolicy {NAME}",
+            f"ValidatingAdmissionPolicyBinding {NAME}",
+        ])
+
+    def test_each_definition_is_the_generated_file_kept_on_uninstall(self):
+        files = {}
+        for path in (CHART / "files/crds").glob("*.yaml"):
+            generated = yaml.safe_load(path.read_text())
+            files[generated["metadata"]["name"]] = generated
+        self.assertTrue(files)
+        rendered = {name: each for (kind, name), each in render().items() if kind == "CustomResourceDefinition"}
+        for each in rendered.values():
+            self.assertEqual(each["metadata"].pop("annotations"), {"helm.sh/resource-policy": "keep"})
+            self.assertEqual(each["metadata"].pop("labels")["app.kubernetes.io/part-of"], NAME)
+        self.assertEqual(rendered, files)
+
+    def test_definitions_can_be_left_out(self):
+        kinds = {kind for kind, _ in render({"crds": {"install": False}})}
+        self.assertNotIn("CustomResourceDefinition", kinds)
+
+    def test_the_rules_are_the_generated_ones_and_bound_to_the_account(self):
+        objects = render()
+        for kind, name, file in [("ClusterRole", NAME, "operator-cluster"), ("Role", NAME, "operator-namespace"),
+                                 ("ClusterRole", f"{NAME}-view", "view"), ("ClusterRole", f"{NAME}-edit", "edit"),
+                                 ("ClusterRole", f"{NAME}-admin", "admin")]:
+            expected = yaml.safe_load((CHART / f"files/rbac/{file}.yaml").read_text())
+            self.assertEqual(objects[kind, name]["rules"], expected, name)
+        for kind in ("ClusterRoleBinding", "RoleBinding"):
+            self.assertEqual(objects[kind, NAME]["subjects"], [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}])
+
+    def test_the_operator_may_read_secrets_only_in_its_own_namespace(self):
+        for rule in render()["ClusterRole", NAME]["rules"]:
+            self.assertFalse({"secrets", "*"} & set(rule.get("resources", [])), rule)
+
+    def test_no_role_for_people_writes_status_or_finalizers(self):
+        for role in ("view", "edit", "admin"):
+            for rule in render()["ClusterRole", f"{NAME}-{role}"]["rules"]:
+                for resource in rule["resources"]:
+                    self.assertFalse(resource == "*" or resource.endswith(("/status", "/finalizers")), (role, rule))
+
+    def test_the_roles_for_people_extend_the_built_in_ones(self):
+        for role in ("view", "edit", "admin"):
+            labels = render()["ClusterRole", f"{NAME}-{role}"]["metadata"]["labels"]
+            self.assertEqual(labels[f"rbac.authorization.k8s.io/aggregate-to-{role}"], "true")
+        self.assertNotIn(("ClusterRole", f"{NAME}-view"), render({"aggregatedRoles": {"enabled": False}}))
+
+    def test_the_pod_passes_the_restricted_level(self):
+        spec = pod()
+        self.assertEqual(spec["securityContext"], {
+            "runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}})
+        self.assertEqual(spec["containers"][0]["securityContext"], {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}})
+
+    def test_the_pods_carry_the_label_that_workspaces_admit(self):
+        template = deployment()["spec"]["template"]
+        self.assertEqual(template["metadata"]["labels"]["app.kubernetes.io/name"], NAME)
+
+    def test_selectors_match_the_pods(self):
+        objects = render({"metrics": {"serviceMonitor": {"enabled": True}}})
+        labels = objects["Deployment", NAME]["spec"]["template"]["metadata"]["labels"]
+        for selector in (objects["Deployment", NAME]["spec"]["selector"]["matchLabels"],
+                         objects["PodDisruptionBudget", NAME]["spec"]["selector"]["matchLabels"],
+                         objects["Service", f"{NAME}-metrics"]["spec"]["selector"]):
+            self.assertLessEqual(selector.items(), labels.items())
+        service = objects["Service", f"{NAME}-metrics"]["metadata"]["labels"]
+        monitor = objects["ServiceMonitor", NAME]["spec"]["selector"]["matchLabels"]
+        self.assertLessEqual(monitor.items(), service.items())
+
+    def test_defaults_of_the_deployment(self):
+        spec = deployment()["spec"]
+        self.assertEqual(spec["replicas"], 2)
+        self.assertEqual(spec["template"]["spec"]["containers"][0]["image"], f"{NAME}/operator:0.1.0")
+        self.assertEqual(environment(), {
+            "RUST_LOG": "info",
+            "OPERATOR_LISTEN": "0.0.0.0:8080",
+            "OPERATOR_LEADER_ELECTION": "true",
+            "OPERATOR_AGENT_IMAGE": f"{NAME}/agent-server:0.1.0",
+            "OPERATOR_AGENT_IMAGE_PULL_POLICY": "IfNotPresent",
+            "OPERATOR_ALLOWED_SECRET_PREFIX": "agent-",
+            "OPERATOR_CLUSTER_CIDRS": "",
+            "OPERATOR_DNS_NAMESPACE_LABELS": "kubernetes.io/metadata.name=kube-system",
+            "OPERATOR_DNS_POD_LABELS": "k8s-app=kube-dns",
+            "OPERATOR_DNS_CIDRS": "",
+        })
+
+    def test_a_digest_wins_over_a_tag(self):
+        image = {"repository": "registry.example/operator", "tag": "1", "digest": "sha256:" + "a" * 64}
+        self.assertEqual(pod({"image": image})["containers"][0]["image"], "registry.example/operator@sha256:" + "a" * 64)
+
+    # false, 0 and empty are values
+
+    def test_zero_replicas_are_zero(self):
+        self.assertEqual(deployment({"replicas": 0})["spec"]["replicas"], 0)
+
+    def test_zero_is_honoured_in_every_number(self):
+        values = {"concurrency": 0, "terminationGracePeriodSeconds": 0, "podDisruptionBudget": {"maxUnavailable": 0}}
+        self.assertEqual(environment(values)["OPERATOR_CONCURRENCY"], "0")
+        self.assertEqual(pod(values)["terminationGracePeriodSeconds"], 0)
+        self.assertEqual(render(values)["PodDisruptionBudget", NAME]["spec"]["maxUnavailable"], 0)
+
+    def test_a_large_number_stays_an_integer(self):
+        self.assertEqual(environment({"concurrency": 1048576})["OPERATOR_CONCURRENCY"], "1048576")
+
+    def test_false_is_honoured_in_every_switch(self):
+        objects = render({
+            "replicas": 1, "leaderElection": {"enabled": False}, "admissionPolicy": {"enabled": False},
+            "podDisruptionBudget": {"enabled": False}, "metrics": {"service": {"enabled": False}},
+            "aggregatedRoles": {"enabled": False}})
+        kinds = {kind for kind, _ in objects}
+        self.assertFalse(kinds & {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PodDisruptionBudget", "Service"})
+        variables = {each["name"]: each.get("value") for each in objects["Deployment", NAME]["spec"]["template"]["spec"]["containers"][0]["env"]}
+        self.assertEqual(variables["OPERATOR_LEADER_ELECTION"], "false")
+
+    def test_an_empty_prefix_allows_every_name(self):
+        self.assertEqual(environment({"allowedSecretPrefix": ""})["OPERATOR_ALLOWED_SECRET_PREFIX"], "")
+
+    def test_nobody_and_everybody_may_read_metrics(self):
+        self.assertNotIn("OPERATOR_METRICS_FROM_POD_LABELS", environment())
+        everybody = environment({"networkPolicy": {"metricsFrom": {"namespaceLabels": {}, "podLabels": {}}}})
+        self.assertEqual(everybody["OPERATOR_METRICS_FROM_NAMESPACE_LABELS"], "")
+        self.assertEqual(everybody["OPERATOR_METRICS_FROM_POD_LABELS"], "")
+
+    def test_no_spread_when_the_list_is_empty(self):
+        self.assertNotIn("topologySpreadConstraints", pod({"topologySpreadConstraints": []}))
+        self.assertEqual(len(pod()["topologySpreadConstraints"]), 1)
+
+    # what cannot work is refused
+
+    def test_the_cluster_ranges_are_never_guessed(self):
+        self.refused({}, "networkPolicy.clusterCIDRs is required", complete=False)
+
+    def test_two_operators_without_election_are_refused(self):
+        self.refused({"leaderElection": {"enabled": False}}, "leaderElection.enabled=false needs replicas of 0 or 1")
+
+    def test_a_monitor_without_a_service_is_refused(self):
+        self.refused({"metrics": {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}}, "needs metrics.service.enabled")
+
+    def test_a_misspelt_value_is_refused(self):
+        self.refused({"replica": 3}, "replica")
+        self.refused({"image": {"tags": "x"}}, "tags")
+
+    def test_a_value_of_the_wrong_type_is_refused(self):
+        self.refused({"replicas": "two"}, "replicas")
+        self.refused({"networkPolicy": {"clusterCIDRs": ["10.0.0.0"]}}, "clusterCIDRs")
+
+    # everything else that can be set arrives
+
+    def test_placement_and_metadata_arrive(self):
+        values = {
+            "nodeSelector": {"a": "b"}, "tolerations": [{"key": "k", "operator": "Exists"}], "priorityClassName": "high",
+            "affinity": {"nodeAffinity": {}}, "podLabels": {"team": "platform"}, "podAnnotations": {"note": "1"},
+            "imagePullSecrets": [{"name": "login"}], "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+            "serviceAccount": {"name": "special", "annotations": {"role": "x"}},
+            "resources": {"requests": {"cpu": "1", "memory": None}, "limits": None},
+        }
+        objects = render(values)
+        template = objects["Deployment", NAME]["spec"]["template"]
+        spec = template["spec"]
+        for key in ("nodeSelector", "tolerations", "priorityClassName", "affinity", "imagePullSecrets"):
+            self.assertEqual(spec[key], values[key], key)
+        self.assertEqual(template["metadata"]["labels"]["team"], "platform")
+        self.assertEqual(template["metadata"]["annotations"], {"note": "1"})
+        self.assertEqual(environment(values)["HTTPS_PROXY"], "http://proxy:3128")
+        self.assertEqual(spec["serviceAccountName"], "special")
+        self.assertEqual(objects["ServiceAccount", "special"]["metadata"]["annotations"], {"role": "x"})
+        self.assertEqual(objects["ClusterRoleBinding", NAME]["subjects"][0]["name"], "special")
+        self.assertEqual(spec["containers"][0]["resources"], {"requests": {"cpu": "1"}})
+
+    def test_the_policy_denies_and_looks_at_creation_only(self):
+        objects = render()
+        policy = objects["ValidatingAdmissionPolicy", NAME]["spec"]
+        self.assertEqual(policy["failurePolicy"], "Fail")
+        self.assertEqual(policy["matchConstraints"]["resourceRules"], [{
+            "apiGroups": ["agents.boring.dev"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["agentworkspaces"]}])
+        self.assertEqual(objects["ValidatingAdmissionPolicyBinding", NAME]["spec"], {"policyName": NAME, "validationActions": ["Deny"]})
+
+    def test_every_documented_value_is_used_and_every_used_value_documented(self):
+        used = "".join(path.read_text() for path in (CHART / "templates").iterdir())
+        for key in yaml.safe_load((CHART / "values.yaml").read_text()):
+            self.assertIn(f".Values.{key}", used)
+
+    def test_the_notes_warn_of_a_missing_policy(self):
+        # `helm template` leaves the notes out, and helm's dry runs want a cluster: here they are rendered as a ConfigMap.
+        with tempfile.TemporaryDirectory() as folder:
+            chart = pathlib.Path(folder) / NAME
+            shutil.copytree(CHART, chart)
+            notes = chart / "templates/NOTES.txt"
+            (chart / "templates/notes.yaml").write_text(
+                '{{- define "notes" }}' + notes.read_text() + '{{ end }}\n'
+                'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata: {text: {{ include "notes" . | toJson }}}\n')
+            notes.unlink()
+            for values, word in [({}, "kubectl apply"), ({"admissionPolicy": {"enabled": False}}, "WARNING: admissionPolicy"),
+                                 ({"replicas": 0}, "replicas is 0"), ({"allowedSecretPrefix": "bot-"}, 'begin with "bot-"')]:
+                self.assertIn(word, render(values, chart=chart)["ConfigMap", "notes"]["data"]["text"])
+
+
+if __name__ == "__main__":
+    outcome = unittest.main(exit=False, verbosity=2).result
+    failed = len(outcome.failures) + len(outcome.errors)
+    print(f"{outcome.testsRun - failed} passed, {failed} failed")
+    sys.exit(failed > 0)
