@@ -3,4 +3,5 @@
 //! `crd` (types) ← `plan` (pure decisions) ← `cluster` (effects) ← `reconcile` ← `controller`.
 
 pub mod crd;
+pub mod generate;
 pub mod plan;

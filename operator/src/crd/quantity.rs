@@ -7,10 +7,9 @@ pub const QUANTITY_MAX_LENGTH: u32 = 32;
 /// Quantities without a sign; the grammar of `resource.Quantity` otherwise.
 pub const QUANTITY_PATTERN: &str = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$";
 
-/// Schema of one quantity.
+/// Schema of one quantity. Integers are no strings, so length and pattern hold for text alone.
 pub(super) fn quantity(_generator: &mut SchemaGenerator) -> Schema {
     json_schema!({
-        "anyOf": [{"type": "integer"}, {"type": "string"}],
         "x-kubernetes-int-or-string": true,
         "maxLength": QUANTITY_MAX_LENGTH,
         "pattern": QUANTITY_PATTERN,

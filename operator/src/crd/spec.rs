@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::quantity;
@@ -275,7 +275,7 @@ pub enum FailurePolicy {
 pub struct Scheduling {
     /// Labels that the node must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 32), inner(length(max = 63)))]
+    #[schemars(schema_with = "label_map")]
     pub node_selector: BTreeMap<String, String>,
     /// Taints of nodes that the pod tolerates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -338,11 +338,11 @@ pub enum TolerationEffect {
 pub struct PodMetadata {
     /// Labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 32), inner(length(max = 63)))]
+    #[schemars(schema_with = "label_map")]
     pub labels: BTreeMap<String, String>,
     /// Annotations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 32), inner(length(max = 2048)))]
+    #[schemars(schema_with = "annotation_map")]
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -360,4 +360,22 @@ pub struct Access {
 pub enum Exposure {
     /// Pods of the workspace's own namespace.
     ClusterLocal,
+}
+
+/// Labels: the API server permits 63 characters.
+fn label_map(_generator: &mut SchemaGenerator) -> Schema {
+    text_map(63)
+}
+
+/// Annotations: 32 of 2,048 characters are a quarter of what an object may hold.
+fn annotation_map(_generator: &mut SchemaGenerator) -> Schema {
+    text_map(2048)
+}
+
+fn text_map(longest: u32) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 32,
+        "additionalProperties": {"type": "string", "maxLength": longest},
+    })
 }

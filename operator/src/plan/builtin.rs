@@ -20,8 +20,11 @@ pub const EPHEMERAL_STORAGE_LIMIT: &str = "2Gi";
 pub const EFFECTIVE: &[(&str, &str)] = &[
     ("spec.owner", "nobody but whom the cluster's access review allows"),
     ("spec.runPolicy", "Always"),
-    ("spec.agent.image", "the operator's --default-agent-image"),
-    ("spec.agent.imagePullPolicy", "IfNotPresent"),
+    ("spec.agent.image", "the operator's setting (`agentServer.image` of the chart)"),
+    (
+        "spec.agent.imagePullPolicy",
+        "the operator's setting (`agentServer.image.pullPolicy` of the chart, IfNotPresent)",
+    ),
     ("spec.agent.model.provider", "anthropic"),
     ("spec.agent.model.id", "the agent server's own default"),
     ("spec.agent.model.baseUrl", "the provider's public address"),

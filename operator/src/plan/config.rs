@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use crate::crd::ImagePullPolicy;
+
 /// Settings of the operator that decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Agent image of workspaces that name none.
     pub default_image: String,
+    /// When that image, or one of a workspace that does not say, is pulled.
+    pub default_image_pull_policy: ImagePullPolicy,
     /// Prefix that names of Secrets must have to be mounted: who may only create workspaces must not read every Secret through the operator.
     pub allowed_secret_prefix: String,
     /// Namespace of the operator's pods, which may call the pod's port 8787.
@@ -48,6 +52,7 @@ impl Default for Config {
         let label = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         Self {
             default_image: "agent-server:dev".to_owned(),
+            default_image_pull_policy: ImagePullPolicy::IfNotPresent,
             allowed_secret_prefix: "agent-".to_owned(),
             operator_namespace: "agent-workspace-system".to_owned(),
             operator_labels: label("app.kubernetes.io/name", "agent-workspace-operator"),

@@ -141,7 +141,7 @@ impl Valid {
             uid: workspace.uid.clone(),
             owner_user: spec.owner.map(|owner| hex(&Sha256::digest(owner.user.as_bytes()))),
             image: agent.image.unwrap_or_else(|| config.default_image.clone()),
-            image_pull_policy: agent.image_pull_policy.unwrap_or(ImagePullPolicy::IfNotPresent),
+            image_pull_policy: agent.image_pull_policy.unwrap_or(config.default_image_pull_policy),
             model_provider: model.provider,
             model_id: model.id,
             model_endpoint,

@@ -1,0 +1,231 @@
+//! The values of the chart. The chart is written by hand; this says what its values may be, and Helm refuses the rest.
+
+use std::collections::BTreeMap;
+
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Values of the chart agent-workspace-operator.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Values {
+    /// Operator pods. One leads. 0 pauses the operator; workspaces go on.
+    #[schemars(range(max = 10))]
+    replicas: Option<u8>,
+    /// Image of the operator.
+    image: Option<Image>,
+    /// Secrets for pulling the operator's image.
+    image_pull_secrets: Option<Vec<SecretReference>>,
+    /// The agent server.
+    agent_server: Option<AgentServer>,
+    /// How names of Secrets must begin that a workspace may use; "" allows all.
+    #[schemars(length(max = 253))]
+    allowed_secret_prefix: Option<String>,
+    /// What workspaces may reach and who may reach them.
+    network_policy: Option<NetworkPolicy>,
+    /// Leader election.
+    leader_election: Option<Enabled>,
+    /// Reconciles at once.
+    #[schemars(range(min = 1, max = 1000))]
+    concurrency: Option<u16>,
+    /// Logging.
+    log: Option<Log>,
+    /// The policy on `spec.owner` and long names.
+    admission_policy: Option<Enabled>,
+    /// Roles that extend view, edit and admin.
+    aggregated_roles: Option<Enabled>,
+    /// The custom resource definitions.
+    crds: Option<Definitions>,
+    /// Service account of the operator.
+    service_account: Option<ServiceAccount>,
+    /// Resources of the operator's container.
+    resources: Option<FreeForm>,
+    /// Disruption budget of the operator.
+    pod_disruption_budget: Option<PodDisruptionBudget>,
+    /// Metrics of the operator.
+    metrics: Option<Metrics>,
+    /// Seconds that the operator gets to end its work.
+    #[schemars(range(max = 3600))]
+    termination_grace_period_seconds: Option<u16>,
+    /// Priority class of the operator's pods.
+    priority_class_name: Option<String>,
+    /// Node selector of the operator's pods.
+    node_selector: Option<BTreeMap<String, String>>,
+    /// Tolerations of the operator's pods.
+    tolerations: Option<Vec<FreeForm>>,
+    /// Affinity of the operator's pods.
+    affinity: Option<FreeForm>,
+    /// Spread of the operator's pods; null: over nodes where possible.
+    topology_spread_constraints: Option<Vec<FreeForm>>,
+    /// Labels of the operator's pods.
+    pod_labels: Option<BTreeMap<String, String>>,
+    /// Annotations of the operator's pods.
+    pod_annotations: Option<BTreeMap<String, String>>,
+    /// Further environment of the operator's container, as in a container.
+    env: Option<Vec<FreeForm>>,
+    /// Values that Helm hands to every chart.
+    global: Option<FreeForm>,
+}
+
+/// As in a pod; the API server checks it.
+type FreeForm = Map<String, Value>;
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Image {
+    /// Registry and name.
+    #[schemars(length(min = 1))]
+    repository: Option<String>,
+    /// Tag; the chart's appVersion when empty.
+    tag: Option<String>,
+    /// Digest; wins over the tag.
+    #[schemars(regex(pattern = "^(sha256:[0-9a-f]{64})?$"))]
+    digest: Option<String>,
+    /// When the node pulls it.
+    pull_policy: Option<PullPolicy>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+enum PullPolicy {
+    Always,
+    IfNotPresent,
+    Never,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SecretReference {
+    /// Name of the Secret.
+    name: String,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct AgentServer {
+    /// Image of workspaces that name none.
+    image: Option<Image>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct NetworkPolicy {
+    /// Required: ranges of the cluster's pods, services and nodes, which workspaces must not reach.
+    #[serde(rename = "clusterCIDRs")]
+    #[schemars(inner(length(min = 1)))]
+    cluster_cidrs: Option<Vec<String>>,
+    /// Where DNS is answered.
+    dns: Option<Dns>,
+    /// Whose pods may read the metrics port of workspaces; null: nobody's.
+    metrics_from: Option<Peer>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Dns {
+    /// Labels of the namespace.
+    namespace_labels: Option<BTreeMap<String, String>>,
+    /// Labels of the pods.
+    pod_labels: Option<BTreeMap<String, String>>,
+    /// Ranges that answer DNS besides.
+    cidrs: Option<Vec<String>>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Peer {
+    /// Labels of the namespace; all when empty.
+    namespace_labels: Option<BTreeMap<String, String>>,
+    /// Labels of the pods; all when empty.
+    pod_labels: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Enabled {
+    /// Whether it is installed or used.
+    enabled: Option<bool>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Log {
+    /// A tracing filter, such as info or info,operator::cluster=debug.
+    filter: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Definitions {
+    /// false when they are installed by other means.
+    install: Option<bool>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ServiceAccount {
+    /// Name; agent-workspace-operator when empty.
+    name: Option<String>,
+    /// Annotations.
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PodDisruptionBudget {
+    /// Whether it is installed.
+    enabled: Option<bool>,
+    /// A number or a percentage.
+    max_unavailable: Option<NumberOrPercentage>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum NumberOrPercentage {
+    Number(u16),
+    Percentage(#[schemars(regex(pattern = "^[0-9]+%$"))] String),
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Metrics {
+    /// The Service of the metrics port.
+    service: Option<Enabled>,
+    /// The ServiceMonitor.
+    service_monitor: Option<ServiceMonitor>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ServiceMonitor {
+    /// Whether it is installed; needs the Prometheus operator.
+    enabled: Option<bool>,
+    /// Scrape interval.
+    #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h)$"))]
+    interval: Option<String>,
+    /// Labels.
+    labels: Option<BTreeMap<String, String>>,
+}
+
+/// The schema as Helm reads it.
+pub(super) fn schema() -> String {
+    // Helm reads draft 7; references are inlined so that an error names the value and not a definition.
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    let mut schema = settings.into_generator().into_root_schema_for::<Values>().to_value();
+    strip_formats(&mut schema);
+    let mut text = serde_json::to_string_pretty(&schema).expect("a schema is plain data");
+    text.push('\n');
+    text
+}
+
+/// `uint8` and the like mean nothing to Helm.
+fn strip_formats(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.remove("format");
+            fields.values_mut().for_each(strip_formats);
+        }
+        Value::Array(items) => items.iter_mut().for_each(strip_formats),
+        _ => {}
+    }
+}
