@@ -47,12 +47,9 @@ impl Tool for Find {
         let folder = path(arguments.path.as_deref(), &*context.workspace)?;
         let limit = arguments.limit.unwrap_or(DEFAULT_LIMIT);
         let request = WalkRequest {
-            path: folder,
-            include_ignored: false,
             include_hidden: true,
-            max_depth: None,
-            glob: Some(anywhere(&arguments.pattern)),
-            limit: usize::try_from(limit).unwrap_or(usize::MAX),
+            glob: Some(arguments.pattern),
+            ..WalkRequest::new(folder, usize::try_from(limit).unwrap_or(usize::MAX))
         };
         let found = match context.workspace.walk(request, context.cancel.clone()).await {
             Ok(found) => found,
@@ -68,22 +65,5 @@ impl Tool for Find {
             listing.notice(format!("the first {limit} results; narrow the pattern or use limit={}", limit * 2));
         }
         Ok(listing.result("nothing found", json!({"results": found.items.len(), "truncated": found.truncated})))
-    }
-}
-
-/// A pattern without a slash means a name at any depth.
-fn anywhere(pattern: &str) -> String {
-    let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
-    if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bare_name_is_looked_for_at_any_depth() {
-        let cases = [("*.rs", "**/*.rs"), ("./*.rs", "**/*.rs"), ("src/*.rs", "src/*.rs"), ("**/a", "**/a")];
-        assert_eq!(cases.map(|(pattern, _)| anywhere(pattern)), cases.map(|(_, glob)| glob.to_owned()));
     }
 }
