@@ -8,6 +8,114 @@ pub mod http;
 pub mod llm;
 pub mod readiness;
 pub mod sandbox;
+pub mod serve;
 pub mod shutdown;
+pub mod storage;
 pub mod telemetry;
 pub mod workspace;
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::activity::Activity;
+use crate::auth::Authenticator;
+use crate::config::{Config, KeySource};
+use crate::http::{App, AppState};
+use crate::readiness::{ModelKey, Readiness};
+use crate::sandbox::direct::{DirectSandbox, DirectSettings};
+use crate::sandbox::environment::CommandEnvironment;
+use crate::sandbox::limits::CommandLimits;
+use crate::sandbox::{Sandbox, SandboxError};
+use crate::shutdown::Shutdown;
+use crate::telemetry::Metrics;
+use crate::workspace::LocalWorkspace;
+
+/// Why the server could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A folder or file that the server needs: what it is, and why it cannot be had.
+    #[error("the {what} {path} cannot be opened or made: {source}")]
+    Folder {
+        /// What it is for.
+        what: &'static str,
+        /// Path, shown to whoever started the server.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A port.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(std::net::SocketAddr, std::io::Error),
+    /// Commands.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// Signals.
+    #[error("signals cannot be received: {0}")]
+    Signals(std::io::Error),
+    /// Standard output.
+    #[error("standard output cannot be written: {0}")]
+    Output(std::io::Error),
+}
+
+impl StartError {
+    /// A folder or file that cannot be had.
+    pub fn folder(what: &'static str, path: &Path, source: std::io::Error) -> Self {
+        Self::Folder { what, path: path.display().to_string(), source }
+    }
+}
+
+/// Puts the parts together. `started_at` is the start of the process.
+pub async fn compose(config: Config, started_at: Instant) -> Result<AppState, StartError> {
+    let config = Arc::new(config);
+    private_folder(&config.state_dir).map_err(|error| StartError::folder("state folder", &config.state_dir, error))?;
+    let shown_root = config.workspace_root.display().to_string();
+    let workspace = LocalWorkspace::open(&config.workspace_root, shown_root)
+        .map_err(|error| StartError::folder("workspace", &config.workspace_root, error))?;
+    let sandbox: Arc<dyn Sandbox> = Arc::new(direct_sandbox(&config).await?);
+    let readiness = Arc::new(Readiness::new());
+    if !matches!(config.model.key, KeySource::Missing) {
+        readiness.set_model_key(ModelKey::Accepted);
+    }
+    let counted = sandbox.clone();
+    Ok(Arc::new(App {
+        workspace: Arc::new(workspace),
+        sandbox,
+        activity: Activity::new(move || counted.running()),
+        readiness,
+        shutdown: Arc::new(Shutdown::default()),
+        metrics: Arc::new(Metrics::new()),
+        authenticator: Authenticator::new(&config.authentication),
+        started_at,
+        config,
+    }))
+}
+
+async fn direct_sandbox(config: &Config) -> Result<DirectSandbox, SandboxError> {
+    let home = config.workspace_root.display().to_string();
+    let mut hidden = vec![config.state_dir.clone()];
+    hidden.extend(config.authentication.static_token_file.clone());
+    hidden.extend(config.authentication.signed.as_ref().map(|signed| signed.keys_file.clone()));
+    if let KeySource::File(file) = &config.model.key {
+        hidden.push(file.clone());
+    }
+    DirectSandbox::start(DirectSettings {
+        root: config.workspace_root.clone(),
+        supervisor: DirectSettings::THIS_PROGRAM.into(),
+        hidden,
+        writable: vec![std::env::temp_dir()],
+        environment: CommandEnvironment::new(
+            std::env::vars_os(),
+            config.pod_uid.is_some().then_some(&*home),
+            config.commands.environment_dir.clone(),
+        ),
+        limits: CommandLimits::detect(),
+    })
+    .await
+}
+
+/// Makes a folder that only this user may enter.
+fn private_folder(path: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}

@@ -10,17 +10,27 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-/// Time that closers and open connections get at the very end.
+/// Time that the closers get, and then again open connections and commands.
 pub const CLOSE_BUDGET: Duration = Duration::from_secs(2);
 /// Whole shutdown outside a cluster.
-pub const STANDALONE_BUDGET: Duration = Duration::from_secs(5);
+const STANDALONE_BUDGET: Duration = Duration::from_secs(5);
 /// The operator's grace period minus this is the whole shutdown in a pod.
-pub const GRACE_RESERVE: Duration = Duration::from_secs(5);
+const GRACE_RESERVE: Duration = Duration::from_secs(5);
+/// The whole shutdown in a pod whose grace period is no longer than the reserve.
+const LEAST_BUDGET: Duration = Duration::from_secs(1);
 
-/// How long running turns may go on after SIGTERM before they are closed. In a pod: grace − 5 s in all, minus the
-/// time the closing itself gets. Alone: at once, since the user at the keyboard waits.
+/// The whole shutdown: after this the process ends whatever still runs.
+pub fn whole_budget(stop_grace: Option<Duration>) -> Duration {
+    stop_grace.map_or(STANDALONE_BUDGET, |grace| grace.saturating_sub(GRACE_RESERVE).max(LEAST_BUDGET))
+}
+
+/// How long running turns may go on after SIGTERM before they are closed. In a pod: the whole shutdown minus what
+/// closers, and then connections and commands, get. Alone: at once, since the user at the keyboard waits.
 pub fn turn_grace(stop_grace: Option<Duration>) -> Duration {
-    stop_grace.map_or(Duration::ZERO, |grace| grace.saturating_sub(GRACE_RESERVE).saturating_sub(CLOSE_BUDGET))
+    if stop_grace.is_none() {
+        return Duration::ZERO;
+    }
+    whole_budget(stop_grace).saturating_sub(2 * CLOSE_BUDGET)
 }
 
 type Closer = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
@@ -58,13 +68,15 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use super::{Shutdown, turn_grace};
+    use super::{Shutdown, turn_grace, whole_budget};
 
     #[test]
     fn turns_get_the_grace_period_minus_reserve_and_closing_time() {
-        assert_eq!(turn_grace(Some(Duration::from_mins(1))), Duration::from_secs(53));
-        assert_eq!(turn_grace(Some(Duration::from_secs(3))), Duration::ZERO);
-        assert_eq!(turn_grace(None), Duration::ZERO);
+        let budgets = |grace| (whole_budget(grace), turn_grace(grace));
+        let seconds = Duration::from_secs;
+        assert_eq!(budgets(Some(seconds(60))), (seconds(55), seconds(51)));
+        assert_eq!(budgets(Some(seconds(3))), (seconds(1), seconds(0)));
+        assert_eq!(budgets(None), (seconds(5), seconds(0)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,21 +16,27 @@
 
 pub mod auth;
 pub mod body;
+pub mod change;
 pub mod error;
+pub mod files;
 pub mod gate;
 pub mod health;
 pub mod lifecycle;
 pub mod openapi;
+pub mod raw;
 pub mod router;
 pub mod runtime;
+pub mod search;
 pub mod server;
 pub mod sse;
+pub mod tree;
+pub mod upload;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 pub use error::{ApiError, ApiResult, Code};
-pub use router::router;
+pub use router::{metrics_router, router};
 
 use crate::activity::Activity;
 use crate::auth::Authenticator;

@@ -1,13 +1,21 @@
 //! The list of routes: one place from which both the router and the `OpenAPI` document are made.
 
-use axum::Router;
+use std::sync::Arc;
+
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, Uri};
-use axum::middleware;
+use axum::routing::get;
+use axum::{Router, middleware};
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::error::{ApiError, Code};
-use super::{AppState, gate, health, lifecycle, openapi, runtime};
+use super::{AppState, change, files, gate, health, lifecycle, openapi, raw, runtime, search, tree, upload};
+
+use crate::telemetry::Metrics;
+
+/// Media type of the metrics text.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Every documented route. Parts merge their own `routes()` here.
 pub fn documented() -> OpenApiRouter<AppState> {
@@ -16,6 +24,12 @@ pub fn documented() -> OpenApiRouter<AppState> {
         .merge(lifecycle::routes())
         .merge(runtime::routes())
         .merge(openapi::routes())
+        .merge(files::routes())
+        .merge(raw::routes())
+        .merge(upload::routes())
+        .merge(change::routes())
+        .merge(tree::routes())
+        .merge(search::routes())
 }
 
 /// The router with its gate, ready to serve.
@@ -26,6 +40,12 @@ pub fn router(app: AppState) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(app.clone(), gate::gate))
         .with_state(app)
+}
+
+/// The router of the metrics port: one route, no token.
+pub fn metrics_router(metrics: Arc<Metrics>) -> Router {
+    let render = move || async move { ([(CONTENT_TYPE, OPEN_METRICS)], metrics.render()) };
+    Router::new().route("/metrics", get(render)).fallback(not_found).method_not_allowed_fallback(method_not_allowed)
 }
 
 async fn not_found(uri: Uri) -> ApiError {

@@ -2,8 +2,10 @@
 //!
 //! Owns what a workspace file operation means. Must not know HTTP, tools, sandboxes or the model.
 
+mod local;
 mod path;
 
+pub use local::LocalWorkspace;
 pub use path::{PathError, WorkspacePath};
 
 use bytes::Bytes;
@@ -110,6 +112,8 @@ pub struct WalkRequest {
     pub glob: Option<String>,
     /// Only paths that hold each of these words, upper and lower case alike.
     pub words: Vec<String>,
+    /// Leave directories out of the result; they are still walked into.
+    pub without_directories: bool,
     /// Only entries after this position in walk order; continues an earlier walk that was truncated.
     pub after: Option<WalkPosition>,
     /// At most this many entries; more sets `truncated`.
@@ -126,6 +130,7 @@ impl WalkRequest {
             max_depth: None,
             glob: None,
             words: Vec::new(),
+            without_directories: false,
             after: None,
             limit,
         }

@@ -1,0 +1,101 @@
+//! The storage probe: writes, syncs and removes a file in each folder that the server depends on.
+//!
+//! Owns the probe and its repetition. Many volumes mount read-only or with foreign owners without any error until the
+//! first write, so nothing less tells whether they work.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::readiness::Readiness;
+
+/// Pause between probes while one fails.
+const RETRY: Duration = Duration::from_secs(5);
+/// A probe that takes longer counts as failed: a mount that hangs.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The name begins like the workspace's own temporary files, which are never listed.
+const PROBE_PREFIX: &str = ".boring-agent-tmp-probe-";
+
+/// Writes, syncs and removes a file.
+pub fn probe(folder: &Path) -> io::Result<()> {
+    let path = folder.join(format!("{PROBE_PREFIX}{}", std::process::id()));
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    let written = file.write_all(b"probe").and_then(|()| file.sync_all());
+    let removed = fs::remove_file(&path);
+    written.and(removed)
+}
+
+/// Probes until every folder works, and tells the readiness each time.
+pub async fn watch(folders: Vec<(&'static str, PathBuf)>, readiness: Arc<Readiness>) {
+    loop {
+        let mut failure = None;
+        for (name, folder) in &folders {
+            let folder = folder.clone();
+            let probed = tokio::time::timeout(PROBE_TIMEOUT, tokio::task::spawn_blocking(move || probe(&folder))).await;
+            let fault = match probed {
+                Ok(Ok(Ok(()))) => continue,
+                Ok(Ok(Err(error))) => describe(&error),
+                Ok(Err(_)) => "the probe ended early".into(),
+                Err(_) => format!("no answer within {} s", PROBE_TIMEOUT.as_secs()),
+            };
+            failure.get_or_insert_with(|| format!("the {name} volume cannot be written: {fault}"));
+        }
+        if let Some(failure) = &failure {
+            tracing::error!(%failure, "storage");
+        }
+        let over = failure.is_none();
+        readiness.set_storage(failure);
+        if over {
+            return;
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// The kind of error and what usually helps; never a path of the host.
+fn describe(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "permission denied; the volume must be writable for the server's user or group (fsGroup)".into()
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "it is mounted read-only".into(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "no space is left".into(),
+        kind => kind.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::{probe, watch};
+    use crate::readiness::Readiness;
+
+    #[test]
+    fn a_probe_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().expect("folder");
+        probe(dir.path()).expect("writable");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_that_comes_back_is_seen() {
+        let dir = tempfile::tempdir().expect("folder");
+        let missing = dir.path().join("later");
+        let readiness = Arc::new(Readiness::new());
+        let mut follower = readiness.subscribe();
+        let watching = tokio::spawn(watch(vec![("state", missing.clone())], readiness.clone()));
+        follower.changed().await.expect("open");
+        assert_eq!(
+            readiness.facts().storage_failure.as_deref(),
+            Some("the state volume cannot be written: entity not found")
+        );
+        std::fs::create_dir(&missing).expect("made");
+        tokio::time::timeout(Duration::from_secs(60), watching).await.expect("in time").expect("no panic");
+        assert_eq!(readiness.facts().storage_failure, None);
+    }
+}
