@@ -28,6 +28,7 @@ use crate::sandbox::direct::{DirectSandbox, DirectSettings};
 use crate::sandbox::environment::CommandEnvironment;
 use crate::sandbox::limits::CommandLimits;
 use crate::sandbox::{Sandbox, SandboxError};
+use crate::serve::{ServeError, Signals};
 use crate::shutdown::Shutdown;
 use crate::telemetry::Metrics;
 use crate::workspace::LocalWorkspace;
@@ -45,25 +46,32 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
-    /// A port.
-    #[error("cannot listen on {0}: {1}")]
-    Listen(std::net::SocketAddr, std::io::Error),
+    /// Ports, announcement, signals.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     /// Commands.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// Signals.
-    #[error("signals cannot be received: {0}")]
-    Signals(std::io::Error),
-    /// Standard output.
-    #[error("standard output cannot be written: {0}")]
-    Output(std::io::Error),
 }
 
 impl StartError {
     /// A folder or file that cannot be had.
-    pub fn folder(what: &'static str, path: &Path, source: std::io::Error) -> Self {
+    fn folder(what: &'static str, path: &Path, source: std::io::Error) -> Self {
         Self::Folder { what, path: path.display().to_string(), source }
     }
+}
+
+/// Serves until a signal ends it.
+pub async fn run(config: Config, started_at: Instant) -> Result<(), StartError> {
+    let signals = Signals::new()?;
+    let listeners = serve::listen(&config).await?;
+    listeners.announce(&config)?;
+    let app = compose(config, started_at).await?;
+    tracing::info!(mode = app.config.mode.as_str(), named = app.config.mode_named, "serving");
+    let folders = vec![("workspace", app.config.workspace_root.clone()), ("state", app.config.state_dir.clone())];
+    tokio::spawn(storage::watch(folders, app.readiness.clone()));
+    listeners.serve(app, signals).await;
+    Ok(())
 }
 
 /// Puts the parts together. `started_at` is the start of the process.

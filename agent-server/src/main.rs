@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use agent_server::config::{Arguments, Command, CommandLine, Config, Document, Surroundings, load, reference};
-use agent_server::serve::{BLOCKING_KEEP_ALIVE, MAX_BLOCKING_THREADS, run, worker_threads};
+use agent_server::run;
+use agent_server::serve::{BLOCKING_KEEP_ALIVE, MAX_BLOCKING_THREADS, worker_threads};
 use anyhow::Context as _;
 use clap::Parser as _;
 

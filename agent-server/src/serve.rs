@@ -1,81 +1,108 @@
 //! The life of a server process: listen, announce, serve, drain, end.
 //!
-//! Owns the order of these steps and the signals. Must not know routes or adapters; `lib.rs` composes them.
+//! Owns these steps and the signals. Must not know routes or adapters; `lib.rs` composes them and calls the steps in
+//! order.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::auth;
 use crate::config::Config;
 use crate::http::lifecycle::close_turns;
 use crate::http::server::{Server, connection_limit};
 use crate::http::{AppState, metrics_router, router};
 use crate::shutdown::{turn_grace, whole_budget};
-use crate::{StartError, auth, compose, storage};
+use crate::telemetry::Metrics;
 
 /// Connections of the metrics port: a scraper or two.
 const METRICS_CONNECTIONS: usize = 64;
 
-/// Serves until a signal ends it. Returns when everything is closed.
-pub async fn run(config: Config, started_at: Instant) -> Result<(), StartError> {
-    let mut signals = Signals::new().map_err(StartError::Signals)?;
+/// Why the server cannot listen or be ended in order.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A port.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, std::io::Error),
+    /// The generated token.
+    #[error("the token file {0} cannot be made: {1}")]
+    Token(String, std::io::Error),
+    /// Standard output.
+    #[error("standard output cannot be written: {0}")]
+    Output(std::io::Error),
+    /// Signals.
+    #[error("signals cannot be received: {0}")]
+    Signals(std::io::Error),
+}
+
+/// The open ports.
+pub struct Listeners {
+    interface: TcpListener,
+    metrics: Option<TcpListener>,
+    limit: usize,
+}
+
+/// Opens the ports and makes room for connections.
+pub async fn listen(config: &Config) -> Result<Listeners, ServeError> {
     let limit = connection_limit();
-    let listener = listen(SocketAddr::new(config.host, config.port)).await?;
-    let metrics_listener = match config.metrics_port {
-        Some(port) => Some(listen(SocketAddr::new(config.host, port)).await?),
+    let interface = bind(SocketAddr::new(config.host, config.port)).await?;
+    let metrics = match config.metrics_port {
+        Some(port) => Some(bind(SocketAddr::new(config.host, port)).await?),
         None => None,
     };
-    announce(&config, &listener)?;
-    let app = compose(config, started_at).await?;
-    tracing::info!(mode = app.config.mode.as_str(), named = app.config.mode_named, "serving");
-
-    let stop = CancellationToken::new();
-    let servers = TaskTracker::new();
-    let server = Server { listener, router: router(app.clone()), limit, metrics: app.metrics.clone() };
-    servers.spawn(server.serve(stop.clone()));
-    if let Some(listener) = metrics_listener {
-        // Not counted among the connections of the interface.
-        let metrics = Arc::new(crate::telemetry::Metrics::new());
-        let router = metrics_router(app.metrics.clone());
-        servers.spawn(Server { listener, router, limit: METRICS_CONNECTIONS, metrics }.serve(stop.clone()));
-    }
-    servers.close();
-    let folders = vec![("workspace", app.config.workspace_root.clone()), ("state", app.config.state_dir.clone())];
-    tokio::spawn(storage::watch(folders, app.readiness.clone()));
-    app.readiness.set_started();
-
-    signals.next().await;
-    tracing::info!("stopping");
-    tokio::select! {
-        () = end(&app, &stop, &servers) => {}
-        () = signals.next() => tracing::warn!("second signal: ending at once"),
-    }
-    Ok(())
+    Ok(Listeners { interface, metrics, limit })
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address).await.map_err(|error| StartError::Listen(address, error))
+async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|error| ServeError::Listen(address, error))
 }
 
-/// The first line says where the server listens. With its own token a second one gives the link that opens it.
-fn announce(config: &Config, listener: &TcpListener) -> Result<(), StartError> {
-    let address =
-        listener.local_addr().map_err(|error| StartError::Listen((config.host, config.port).into(), error))?;
-    let mut lines = format!("listening on http://{address}\n");
-    if config.authentication.generated
-        && let Some(file) = &config.authentication.static_token_file
-    {
-        let token = auth::ensure_generated(file).map_err(|error| StartError::folder("token file", file, error))?;
-        lines = format!("{lines}open http://{address}/#token={token}\n");
+impl Listeners {
+    /// The first line says where the server listens. With its own token a second one gives the link that opens it.
+    pub fn announce(&self, config: &Config) -> Result<(), ServeError> {
+        let address = self
+            .interface
+            .local_addr()
+            .map_err(|error| ServeError::Listen((config.host, config.port).into(), error))?;
+        let mut lines = format!("listening on http://{address}\n");
+        if config.authentication.generated
+            && let Some(file) = &config.authentication.static_token_file
+        {
+            let token =
+                auth::ensure_generated(file).map_err(|error| ServeError::Token(file.display().to_string(), error))?;
+            lines = format!("{lines}open http://{address}/#token={token}\n");
+        }
+        let mut output = std::io::stdout().lock();
+        output.write_all(lines.as_bytes()).and_then(|()| output.flush()).map_err(ServeError::Output)
     }
-    let mut output = std::io::stdout().lock();
-    output.write_all(lines.as_bytes()).and_then(|()| output.flush()).map_err(StartError::Output)
+
+    /// Serves until a signal ends it. Returns when everything is closed.
+    pub async fn serve(self, app: AppState, mut signals: Signals) {
+        let stop = CancellationToken::new();
+        let servers = TaskTracker::new();
+        let metrics = app.metrics.clone();
+        let interface = Server { listener: self.interface, router: router(app.clone()), limit: self.limit, metrics };
+        servers.spawn(interface.serve(stop.clone()));
+        if let Some(listener) = self.metrics {
+            let router = metrics_router(app.metrics.clone());
+            // Its own counters, which nobody reads: scrapers are not connections of the interface.
+            let metrics = Arc::new(Metrics::new());
+            servers.spawn(Server { listener, router, limit: METRICS_CONNECTIONS, metrics }.serve(stop.clone()));
+        }
+        servers.close();
+        signals.next().await;
+        tracing::info!("stopping");
+        tokio::select! {
+            () = end(&app, &stop, &servers) => {}
+            () = signals.next() => tracing::warn!("second signal: ending at once"),
+        }
+    }
 }
 
 /// Drains as `POST /drain` does, for good; then closes what is left, all within the budget of the shutdown.
@@ -94,14 +121,16 @@ async fn end(app: &AppState, stop: &CancellationToken, servers: &TaskTracker) {
 }
 
 /// SIGINT and SIGTERM, alike.
-struct Signals {
+pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    /// From here on a signal no longer ends the process by itself.
+    pub fn new() -> Result<Self, ServeError> {
+        let receive = |kind| signal(kind).map_err(ServeError::Signals);
+        Ok(Self { interrupt: receive(SignalKind::interrupt())?, terminate: receive(SignalKind::terminate())? })
     }
 
     async fn next(&mut self) {

@@ -28,7 +28,7 @@ pub fn probe(folder: &Path) -> io::Result<()> {
     written.and(removed)
 }
 
-/// Probes until every folder works, and tells the readiness each time.
+/// Probes until every folder works, and tells the readiness each time. The first probe is the last step of the start.
 pub async fn watch(folders: Vec<(&'static str, PathBuf)>, readiness: Arc<Readiness>) {
     loop {
         let mut failure = None;
@@ -48,6 +48,7 @@ pub async fn watch(folders: Vec<(&'static str, PathBuf)>, readiness: Arc<Readine
         }
         let over = failure.is_none();
         readiness.set_storage(failure);
+        readiness.set_started();
         if over {
             return;
         }

@@ -2,6 +2,8 @@
 //!
 //! Owns what a workspace file operation means. Must not know HTTP, tools, sandboxes or the model.
 
+#[cfg(test)]
+mod conformance;
 mod local;
 mod path;
 

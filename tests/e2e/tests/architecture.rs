@@ -46,9 +46,30 @@ const AGENT_SERVER: &[(&str, &[&str])] = &[
     ("harness", &["llm", "catalog", "workspace", "sandbox"]),
     ("session", &["harness", "llm", "catalog", "workspace", "sandbox"]),
     ("config", &[]),
-    ("telemetry", &[]),
+    ("auth", &["config"]),
+    ("telemetry", &["config"]),
     ("activity", &[]),
-    ("http", &["session", "harness", "llm", "catalog", "workspace", "sandbox", "config", "telemetry", "activity"]),
+    ("readiness", &[]),
+    ("shutdown", &[]),
+    ("storage", &["readiness"]),
+    (
+        "http",
+        &[
+            "session",
+            "harness",
+            "llm",
+            "catalog",
+            "workspace",
+            "sandbox",
+            "config",
+            "auth",
+            "telemetry",
+            "activity",
+            "readiness",
+            "shutdown",
+        ],
+    ),
+    ("serve", &["http", "config", "auth", "shutdown", "telemetry"]),
 ];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
