@@ -66,12 +66,19 @@ pub(super) fn decide(config: &Config, observed: &Observed, now: Timestamp) -> Pl
         return Plan { requeue_at: Some(after(now, CACHE_LAG_SECONDS)), ..Plan::default() };
     }
     let valid = Valid::parse(config, &observed.workspace);
-    if !valid::wants_to_run(&observed.workspace.spec) {
-        return off(observed, valid.as_ref().ok(), now);
-    }
-    match valid {
-        Ok(valid) => on(config, &valid, observed, now),
-        Err(invalid) => blocked(observed, &invalid, now),
+    let plan = match (valid::wants_to_run(&observed.workspace.spec), valid) {
+        (false, valid) => off(observed, valid.as_ref().ok(), now),
+        (true, Ok(valid)) => on(config, &valid, observed, now),
+        (true, Err(invalid)) => blocked(observed, &invalid, now),
+    };
+    status_first(plan)
+}
+
+/// A status that is written makes the cache old: pods are made and taken by the decision after it.
+fn status_first(plan: Plan) -> Plan {
+    match plan.status {
+        Some(_) => Plan { create_pod: None, drain: None, delete_pod: None, ..plan },
+        None => plan,
     }
 }
 

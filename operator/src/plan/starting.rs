@@ -114,7 +114,7 @@ pub(super) fn pod_ended(situation: &Situation<'_>, pod: &PodView) -> Plan {
     }
     match status.phase {
         Some(Phase::Failed) => {
-            let changed = pod.revision.as_deref() != Some(situation.revision.as_str());
+            let changed = status.rendered_revision.as_deref() != Some(situation.revision.as_str());
             if changed || situation.valid.failure_policy == FailurePolicy::Recreate {
                 return start(situation, StartReason::RunPolicy);
             }
@@ -375,6 +375,8 @@ fn start_after(situation: &Situation<'_>, end: &End) -> Plan {
 fn failed(situation: &Situation<'_>, end: &End) -> Plan {
     let mut draft = situation.draft();
     draft.new.phase = Some(Phase::Failed);
+    // What changes from here on is a reason to start again; what was changed before the end is not.
+    draft.new.rendered_revision = Some(situation.revision.clone());
     draft.new.pod = None;
     draft.new.started_at = None;
     draft.new.last_termination = Some(end.record(draft.time()));

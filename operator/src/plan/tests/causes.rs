@@ -1,0 +1,275 @@
+//! Starts that take long: each cause is told apart, with what to do about it. Sentences are as scheduler and kubelet write them.
+
+use super::*;
+use crate::crd::Phase;
+
+/// A workspace whose pod has been there, unready, for 12 seconds.
+fn late(change: impl FnOnce(&mut Observed)) -> Observed {
+    let mut observed = fresh(json!({"agent": {"credentials": [
+        {"name": "key", "secretKeyRef": {"name": "agent-key", "key": "token"}, "purpose": "ModelKey"}
+    ]}}));
+    step(&mut observed, at(0));
+    let mut observed = with_children(observed);
+    observed.pod = Seen::Ours(pending_pod(&observed, "pod-1", at(0)));
+    change(&mut observed);
+    observed
+}
+
+fn event(reason: &str, message: &str) -> Option<Vec<PodEvent>> {
+    let scheduled = PodEvent {
+        reason: "Scheduled".to_owned(),
+        message: "Successfully assigned team-a/alice-agent to node1".to_owned(),
+        last_seen: Some(at(0)),
+    };
+    Some(vec![scheduled, PodEvent { reason: reason.to_owned(), message: message.to_owned(), last_seen: Some(at(9)) }])
+}
+
+/// `(Ready reason, Stalled reason, other condition, message)` after 12 seconds, and that it is stable.
+fn told(mut observed: Observed) -> (String, Option<String>, String) {
+    let plan = step(&mut observed, at(12));
+    assert_eq!((plan.create_pod, plan.delete_pod), (None, None), "a pod that waits is held, never replaced");
+    assert_eq!(plan.requeue_at, Some(status::seconds(at(20)).0));
+    let again = decide(&observed, at(13));
+    assert_eq!((again.status, again.events), (None, Vec::new()));
+    let status = &observed.workspace.status;
+    let reason = |kind| status::condition(status, kind).map(|one| one.reason.clone());
+    (
+        reason(ConditionType::Ready).expect("Ready"),
+        reason(ConditionType::Stalled),
+        message(status, ConditionType::Ready),
+    )
+}
+
+#[test]
+fn nothing_is_said_in_the_first_ten_seconds() {
+    let observed = late(|observed| {
+        pod_mut(observed).waiting = Some(ContainerWait { reason: "ErrImagePull".to_owned(), message: None });
+    });
+    assert_eq!(decide(&observed, at(9)).status, None);
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_asks_for_a_person() {
+    for reason in ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"] {
+        let observed = late(|observed| {
+            let message = Some("rpc error: code = NotFound desc = failed to pull\n and unpack image".to_owned());
+            pod_mut(observed).waiting = Some(ContainerWait { reason: reason.to_owned(), message });
+        });
+        assert_eq!(
+            told(observed),
+            (
+                "ImagePull".to_owned(),
+                Some("ImagePull".to_owned()),
+                "the image cannot be pulled; correct spec.agent.image or make it available: rpc error: code = NotFound desc = failed to pull and unpack image".to_owned()
+            )
+        );
+    }
+}
+
+#[test]
+fn a_missing_secret_or_key_is_found_in_the_events() {
+    let waiting = || Some(ContainerWait { reason: "ContainerCreating".to_owned(), message: None });
+    let observed = late(|observed| pod_mut(observed).waiting = waiting());
+    assert_eq!(decide(&observed, at(12)).look_up, [LookUp::PodEvents { pod_uid: "pod-1".to_owned() }]);
+    for sentence in [
+        "MountVolume.SetUp failed for volume \"model-key\" : secret \"agent-key\" not found",
+        "MountVolume.SetUp failed for volume \"model-key\" : references non-existent secret key: token",
+    ] {
+        let observed = late(|observed| {
+            pod_mut(observed).waiting = waiting();
+            observed.pod_events = event("FailedMount", sentence);
+        });
+        let message =
+            format!("a secret or a key in it is missing; create it or correct spec.agent.credentials: {sentence}");
+        assert_eq!(told(observed), ("SecretNotFound".to_owned(), Some("SecretNotFound".to_owned()), message));
+    }
+}
+
+#[test]
+fn no_room_on_the_nodes_is_waited_for() {
+    let sentence = "0/3 nodes are available: 3 Insufficient memory. preemption: 0/3 nodes are available";
+    let observed = late(|observed| {
+        let pod = pod_mut(observed);
+        pod.node_name = None;
+        pod.unschedulable = Some(sentence.to_owned());
+    });
+    let message = format!("no node takes the pod; check spec.resources and spec.scheduling, or add a node: {sentence}");
+    assert_eq!(told(observed), ("Unschedulable".to_owned(), None, message));
+}
+
+#[test]
+fn a_claim_without_a_volume_is_told_by_its_class() {
+    let unbound = |class: Option<&str>, known: bool| {
+        late(|observed| {
+            let Seen::Ours(claim) = &mut observed.claim else { panic!("a claim") };
+            claim.phase = ClaimPhase::Pending;
+            claim.storage_class_name = class.map(str::to_owned);
+            observed.storage_class = class.filter(|_| known).map(|name| StorageClassView {
+                name: name.to_owned(),
+                allow_volume_expansion: true,
+                waits_for_consumer: false,
+            });
+            let pod = pod_mut(observed);
+            pod.node_name = None;
+            pod.unschedulable =
+                Some("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims".to_owned());
+        })
+    };
+    let (reason, stalled, message) = told(unbound(None, false));
+    assert_eq!((reason.as_str(), stalled.as_deref()), ("NoStorageClass", Some("NoStorageClass")));
+    assert!(message.starts_with("the cluster has no default StorageClass"), "{message}");
+    let (reason, _, message) = told(unbound(Some("fast"), false));
+    assert_eq!(reason, "NoStorageClass");
+    assert!(message.starts_with("StorageClass fast does not exist"), "{message}");
+    let (reason, stalled, message) = told(unbound(Some("fast"), true));
+    assert_eq!((reason.as_str(), stalled), ("VolumePending", None));
+    assert!(message.starts_with("waiting for a volume of StorageClass fast"), "{message}");
+}
+
+#[test]
+fn trouble_on_the_node_is_told_apart() {
+    let cases = [
+        (
+            "FailedAttachVolume",
+            "Multi-Attach error for volume \"pvc-1\" Volume is already used by pod(s) x",
+            "VolumeAttach",
+        ),
+        ("FailedCreatePodSandBox", "Failed to create pod sandbox: failed to setup network for sandbox", "NetworkSetup"),
+    ];
+    for (reason, sentence, expected) in cases {
+        let observed = late(|observed| observed.pod_events = event(reason, sentence));
+        let (told, stalled, message) = told(observed);
+        assert_eq!((told.as_str(), stalled), (expected, None));
+        assert!(message.ends_with(sentence), "{message}");
+    }
+    let observed = late(|observed| observed.pod_events = event("Pulling", "Pulling image \"x\""));
+    assert_eq!(told(observed).0, "Pending");
+}
+
+#[test]
+fn a_server_that_runs_and_is_not_ready_is_asked() {
+    let run = |reasons: Vec<ReadinessReason>| {
+        late(|observed| {
+            let pod = pod_mut(observed);
+            pod.phase = PodPhase::Running;
+            pod.ip = Some("10.1.2.3".to_owned());
+            observed.agent_readiness = (!reasons.is_empty()).then(|| AgentReadiness {
+                pod_uid: "pod-1".to_owned(),
+                asked_at: at(12),
+                reasons,
+                message: Some("permission denied".to_owned()),
+            });
+        })
+    };
+    let question = LookUp::AgentReadiness { pod_uid: "pod-1".to_owned(), ip: "10.1.2.3".to_owned() };
+    assert_eq!(decide(&run(Vec::new()), at(12)).look_up, [question]);
+    let (reason, stalled, message) = told(run(vec![ReadinessReason::VolumeNotWritable]));
+    assert_eq!((reason.as_str(), stalled.as_deref()), ("VolumeNotWritable", Some("VolumeNotWritable")));
+    assert!(message.ends_with("permission denied"), "{message}");
+    assert_eq!(told(run(vec![ReadinessReason::Unreachable])).0, "NotReady");
+    assert_eq!(told(run(vec![ReadinessReason::Starting])).0, "Pending");
+}
+
+#[test]
+fn the_start_timeout_names_the_cause_and_the_pod_stays() {
+    let mut observed = late(|observed| {
+        let pod = pod_mut(observed);
+        pod.node_name = None;
+        pod.unschedulable = Some("0/1 nodes are available: 1 Insufficient cpu.".to_owned());
+    });
+    step(&mut observed, at(320));
+    let plan = step(&mut observed, at(600));
+    assert_eq!((plan.delete_pod, plan.requeue_at), (None, None));
+    assert_eq!(events(&Plan { events: plan.events, ..Plan::default() }), ["Warning StartTimeout"]);
+    assert_eq!(
+        message(&observed.workspace.status, ConditionType::Stalled),
+        "the pod was not ready within 600 s (spec.lifecycle.startTimeoutSeconds): no node takes the pod; check spec.resources and spec.scheduling, or add a node: 0/1 nodes are available: 1 Insufficient cpu."
+    );
+    // A node came: all is well again.
+    observed.pod = Seen::Ours(ready(pending_pod(&observed, "pod-1", at(0)), at(700)));
+    observed.agent_readiness = Some(healthy("pod-1", at(700)));
+    step(&mut observed, at(700));
+    assert!(!conditions(&observed.workspace.status).iter().any(|one| one.starts_with("Stalled")));
+    assert_eq!(observed.workspace.status.phase, Some(Phase::Running));
+}
+
+#[test]
+fn refused_children_are_told_apart_and_tried_again_later() {
+    let cases = [
+        (
+            403,
+            "pods \"alice-agent\" is forbidden: exceeded quota: compute, requested: limits.memory=2Gi",
+            "QuotaExceeded",
+        ),
+        (403, "pods \"alice-agent\" is forbidden: failed quota: compute: must specify limits.cpu", "QuotaExceeded"),
+        (
+            403,
+            "pods \"alice-agent\" is forbidden: maximum memory usage per Container is 1Gi, but limit is 2Gi",
+            "QuotaExceeded",
+        ),
+        (
+            403,
+            "pods \"alice-agent\" is forbidden: violates PodSecurity \"restricted:latest\": x",
+            "PodSecurityViolation",
+        ),
+        (403, "admission webhook \"x\" denied the request", "Forbidden"),
+        (422, "Pod \"alice-agent\" is invalid: spec.nodeSelector: Invalid value", "InvalidChild"),
+    ];
+    for (code, sentence, expected) in cases {
+        let mut observed = fresh(json!({}));
+        step(&mut observed, at(0));
+        let mut observed = with_children(observed);
+        observed.write_failure = Some(WriteFailure {
+            child: ChildKind::Pod,
+            kind: WriteFailureKind::of(code, sentence).expect("a refusal"),
+            message: sentence.to_owned(),
+            retry_at: at(10),
+        });
+        let plan = step(&mut observed, at(1));
+        assert_eq!((&plan.create_pod, plan.requeue_at), (&None, Some(at(10))));
+        assert_eq!(events(&plan), [format!("Warning {expected}")]);
+        let text = message(&observed.workspace.status, ConditionType::Stalled);
+        assert!(text.starts_with("Pod cannot be created, ") && text.ends_with(sentence), "{text}");
+        let retry = decide(&observed, at(10));
+        assert!(retry.create_pod.is_some() && retry.status.is_none(), "tried again without a word");
+        observed.write_failure = None;
+        observed.pod = Seen::Ours(pending_pod(&observed, "pod-1", at(10)));
+        step(&mut observed, at(10));
+        assert!(conditions(&observed.workspace.status).contains(&"Reconciling=True/Starting".to_owned()));
+    }
+    assert_eq!(WriteFailureKind::of(409, "conflict"), None);
+    assert_eq!(WriteFailureKind::of(500, "etcdserver: request timed out"), None);
+    let ends = "namespaces \"team-a\" is forbidden: unable to create new content in namespace team-a because it is being terminated";
+    assert_eq!(WriteFailureKind::of(403, ends), Some(WriteFailureKind::NamespaceTerminating));
+}
+
+#[test]
+fn a_pod_that_is_not_ready_any_more_is_said_at_once() {
+    let mut observed = running(json!({}));
+    let pod = pod_mut(&mut observed);
+    pod.ready = false;
+    assert_eq!(decide(&observed, at(100)).look_up.len(), 1);
+    observed.agent_readiness = Some(AgentReadiness {
+        reasons: vec![ReadinessReason::Unreachable],
+        message: Some("timed out".to_owned()),
+        ..healthy("pod-1", at(100))
+    });
+    let plan = step(&mut observed, at(100));
+    assert_eq!(events(&plan), ["Warning NotReady"]);
+    assert_eq!(observed.workspace.status.phase, Some(Phase::Running));
+    assert!(conditions(&observed.workspace.status).contains(&"Ready=False/NotReady".to_owned()));
+    assert!(observed.workspace.status.pod.is_some());
+}
+
+#[test]
+fn a_volume_that_cannot_grow_is_said_and_goes_on() {
+    let mut observed = running(json!({}));
+    observed.workspace.spec = spec(json!({"storage": {"size": "20Gi"}}));
+    observed.storage_class =
+        Some(StorageClassView { name: "standard".to_owned(), allow_volume_expansion: false, waits_for_consumer: true });
+    let plan = step(&mut observed, at(60));
+    assert_eq!((plan.apply.len(), events(&plan)), (0, vec!["Warning ResizeUnsupported".to_owned()]));
+    let status = &observed.workspace.status;
+    assert!(conditions(status).contains(&"Ready=True/Running".to_owned()));
+    assert!(conditions(status).contains(&"StorageReady=False/ResizeUnsupported".to_owned()));
+}

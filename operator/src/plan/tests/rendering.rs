@@ -1,0 +1,108 @@
+//! Children as the API server gets them.
+
+use super::*;
+
+fn valid(value: Value) -> Valid {
+    Valid::parse(&Config::default(), &fresh(value).workspace).expect("a valid spec")
+}
+
+#[test]
+fn the_smallest_workspace_renders_every_child() {
+    let valid = valid(json!({}));
+    insta::assert_yaml_snapshot!("smallest_pod", children::pod(&valid, "KEYS"));
+    insta::assert_yaml_snapshot!("smallest_claim", children::claim(&valid, None, None).expect("a claim").object);
+    insta::assert_yaml_snapshot!("smallest_service", children::service(&valid).0);
+    insta::assert_yaml_snapshot!("smallest_policy", children::network_policy(&Config::default(), &valid).0);
+}
+
+#[test]
+fn a_workspace_with_everything_renders_everything() {
+    let valid = valid(full_spec());
+    let config = Config {
+        metrics_from: vec![Peer {
+            namespace_labels: [("kubernetes.io/metadata.name".to_owned(), "monitoring".to_owned())].into(),
+            ..Peer::default()
+        }],
+        cluster_cidrs: vec!["198.18.0.0/15".to_owned(), "2001:db8::/48".to_owned()],
+        dns: ClusterDns { cidrs: vec!["169.254.20.10/32".to_owned()], ..Config::default().dns },
+        ..Config::default()
+    };
+    insta::assert_yaml_snapshot!("full_pod", children::pod(&valid, "KEYS"));
+    insta::assert_yaml_snapshot!("full_claim", children::claim(&valid, None, None).expect("a claim").object);
+    insta::assert_yaml_snapshot!("full_policy", children::network_policy(&config, &valid).0);
+}
+
+#[test]
+fn ephemeral_space_is_on_the_node_and_counts_into_its_limit() {
+    let valid = valid(json!({"storage": {"ephemeral": {"sizeLimit": "3Gi"}}}));
+    assert_eq!(children::claim(&valid, None, None), None);
+    let spec = children::pod(&valid, "KEYS").spec.expect("a spec");
+    let home = spec.volumes.expect("volumes").into_iter().find(|volume| volume.name == "home").expect("a home");
+    assert_eq!(serde_json::to_value(home).expect("plain"), json!({"name": "home", "emptyDir": {"sizeLimit": "3Gi"}}));
+    let limits = spec.containers[0].resources.clone().expect("resources").limits.expect("limits");
+    assert_eq!(limits["ephemeral-storage"].0, (5_u64 << 30).to_string());
+}
+
+#[test]
+fn only_what_the_agent_sees_changes_the_revision() {
+    let base = children::revision(&valid(json!({})));
+    let same = [
+        json!({"runPolicy": "Stopped"}),
+        json!({"podMetadata": {"labels": {"example.com/a": "b"}, "annotations": {"example.com/a": "b"}}}),
+        json!({"storage": {"size": "50Gi"}}),
+        json!({"lifecycle": {"startTimeoutSeconds": 30, "failurePolicy": "Ignore"}}),
+        json!({"owner": {"user": "bob"}}),
+    ];
+    for spec in same {
+        assert_eq!(children::revision(&valid(spec.clone())), base, "{spec}");
+    }
+    let other = [
+        json!({"agent": {"image": "other"}}),
+        json!({"agent": {"systemPrompt": "speak"}}),
+        json!({"agent": {"env": [{"name": "A", "value": "b"}]}}),
+        json!({"resources": {"limits": {"memory": "3Gi"}}}),
+        json!({"storage": {"ephemeral": {}}}),
+        json!({"lifecycle": {"stopGracePeriodSeconds": 30}}),
+    ];
+    for spec in other {
+        assert_ne!(children::revision(&valid(spec.clone())), base, "{spec}");
+    }
+    let pod = children::pod(&valid(json!({})), "OTHER KEYS");
+    assert_eq!(pod.metadata.annotations.expect("annotations")[crate::crd::ANNOTATION_REVISION], base);
+}
+
+#[test]
+fn an_existing_claim_keeps_what_cannot_be_changed_and_is_applied_once() {
+    let valid = valid(json!({"storage": {"size": "5Gi"}}));
+    let first = children::claim(&valid, None, None).expect("a claim");
+    let Seen::Ours(mut view) = with_children(fresh(json!({"storage": {"size": "5Gi"}}))).claim else {
+        panic!("a claim")
+    };
+    view.requested = Some("5Gi".to_owned());
+    let again = children::claim(&valid, Some(&view), None).expect("a claim");
+    assert_eq!(again.applied, first.applied, "values that the API server filled in are no reason to apply again");
+    let spec = again.object.spec.expect("a spec");
+    assert_eq!(spec.storage_class_name.as_deref(), Some("standard"));
+    assert_eq!(spec.access_modes, Some(vec!["ReadWriteOnce".to_owned()]));
+}
+
+#[test]
+fn a_claim_grows_where_its_class_permits_and_never_shrinks() {
+    let size = |wanted: &str, class: Option<bool>| {
+        let valid = valid(json!({"storage": {"size": wanted}}));
+        let Seen::Ours(view) = with_children(fresh(json!({}))).claim else { panic!("a claim") };
+        let class = class.map(|allow| StorageClassView {
+            name: "standard".to_owned(),
+            allow_volume_expansion: allow,
+            waits_for_consumer: true,
+        });
+        let claim = children::claim(&valid, Some(&view), class.as_ref()).expect("a claim");
+        let requests = claim.object.spec.and_then(|spec| spec.resources?.requests).expect("requests");
+        (requests["storage"].0.clone(), claim.resize_unsupported)
+    };
+    assert_eq!(size("20Gi", Some(true)), ("20Gi".to_owned(), false));
+    assert_eq!(size("20Gi", Some(false)), ("10Gi".to_owned(), true));
+    assert_eq!(size("20Gi", None), ("20Gi".to_owned(), false));
+    assert_eq!(size("5Gi", Some(true)), ("10Gi".to_owned(), false));
+    assert_eq!(size("10240Mi", Some(false)), ("10Gi".to_owned(), false));
+}
