@@ -15,13 +15,13 @@ fn late(change: impl FnOnce(&mut Observed)) -> Observed {
     observed
 }
 
-fn event(reason: &str, message: &str) -> Option<Vec<PodEvent>> {
+fn events_with(reason: &str, message: &str) -> Vec<PodEvent> {
     let scheduled = PodEvent {
         reason: "Scheduled".to_owned(),
         message: "Successfully assigned team-a/alice-agent to node1".to_owned(),
         last_seen: Some(at(0)),
     };
-    Some(vec![scheduled, PodEvent { reason: reason.to_owned(), message: message.to_owned(), last_seen: Some(at(9)) }])
+    vec![scheduled, PodEvent { reason: reason.to_owned(), message: message.to_owned(), last_seen: Some(at(9)) }]
 }
 
 /// `(Ready reason, Stalled reason, other condition, message)` after 12 seconds, and that it is stable.
@@ -77,7 +77,7 @@ fn a_missing_secret_or_key_is_found_in_the_events() {
     ] {
         let observed = late(|observed| {
             pod_mut(observed).waiting = waiting();
-            observed.pod_events = event("FailedMount", sentence);
+            observed.pod_events = Some(events_with("FailedMount", sentence));
         });
         let message =
             format!("a secret or a key in it is missing; create it or correct spec.agent.credentials: {sentence}");
@@ -137,12 +137,12 @@ fn trouble_on_the_node_is_told_apart() {
         ("FailedCreatePodSandBox", "Failed to create pod sandbox: failed to setup network for sandbox", "NetworkSetup"),
     ];
     for (reason, sentence, expected) in cases {
-        let observed = late(|observed| observed.pod_events = event(reason, sentence));
+        let observed = late(|observed| observed.pod_events = Some(events_with(reason, sentence)));
         let (told, stalled, message) = told(observed);
         assert_eq!((told.as_str(), stalled), (expected, None));
         assert!(message.ends_with(sentence), "{message}");
     }
-    let observed = late(|observed| observed.pod_events = event("Pulling", "Pulling image \"x\""));
+    let observed = late(|observed| observed.pod_events = Some(events_with("Pulling", "Pulling image \"x\"")));
     assert_eq!(told(observed).0, "Pending");
 }
 

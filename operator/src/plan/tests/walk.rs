@@ -105,7 +105,7 @@ impl World {
             Happening::CatchUpPods => self.cache.pod = self.server.pod.clone(),
             Happening::Wait(seconds) => self.now = status::after(self.now, *seconds),
             Happening::Run(on) => {
-                self.edit(|spec| spec.run_policy = Some(if *on { RunPolicy::Always } else { RunPolicy::Stopped }))
+                self.edit(|spec| spec.run_policy = Some(if *on { RunPolicy::Always } else { RunPolicy::Stopped }));
             }
             Happening::Image(number) => self.edit(|spec| {
                 spec.agent =
@@ -168,7 +168,7 @@ impl World {
                     LookUp::Live(_) => panic!("everything is known here"),
                     LookUp::PodEvents { .. } => observed.pod_events = Some(Vec::new()),
                     LookUp::AgentReadiness { pod_uid, .. } => {
-                        observed.agent_readiness = Some(healthy(&pod_uid, self.now))
+                        observed.agent_readiness = Some(healthy(&pod_uid, self.now));
                     }
                 }
                 plan = decide(&observed, self.now);
