@@ -184,13 +184,13 @@ class Chart(unittest.TestCase):
         self.assertEqual(deployment({"replicas": 0})["spec"]["replicas"], 0)
 
     def test_zero_is_honoured_in_every_number(self):
-        values = {"concurrency": 0, "terminationGracePeriodSeconds": 0, "podDisruptionBudget": {"maxUnavailable": 0}}
-        self.assertEqual(environment(values)["OPERATOR_CONCURRENCY"], "0")
+        values = {"terminationGracePeriodSeconds": 0, "podDisruptionBudget": {"maxUnavailable": 0}}
         self.assertEqual(pod(values)["terminationGracePeriodSeconds"], 0)
         self.assertEqual(render(values)["PodDisruptionBudget", NAME]["spec"]["maxUnavailable"], 0)
 
-    def test_a_large_number_stays_an_integer(self):
-        self.assertEqual(environment({"concurrency": 1048576})["OPERATOR_CONCURRENCY"], "1048576")
+    def test_concurrency_arrives_only_when_set(self):
+        self.assertNotIn("OPERATOR_CONCURRENCY", environment())
+        self.assertEqual(environment({"concurrency": 64})["OPERATOR_CONCURRENCY"], "64")
 
     def test_false_is_honoured_in_every_switch(self):
         objects = render({
@@ -233,6 +233,7 @@ class Chart(unittest.TestCase):
     def test_a_value_of_the_wrong_type_is_refused(self):
         self.refused({"replicas": "two"}, "replicas")
         self.refused({"networkPolicy": {"clusterCIDRs": ["10.0.0.0"]}}, "clusterCIDRs")
+        self.refused({"concurrency": 0}, "concurrency")
 
     # everything else that can be set arrives
 

@@ -112,7 +112,7 @@ struct AgentServer {
 struct NetworkPolicy {
     /// Required: ranges of the cluster's pods, services and nodes, which workspaces must not reach.
     #[serde(rename = "clusterCIDRs")]
-    #[schemars(inner(length(min = 1)))]
+    #[schemars(inner(regex(pattern = "^[0-9a-fA-F.:]+/[0-9]{1,3}$")))]
     cluster_cidrs: Option<Vec<String>>,
     /// Where DNS is answered.
     dns: Option<Dns>,
@@ -128,6 +128,7 @@ struct Dns {
     /// Labels of the pods.
     pod_labels: Option<BTreeMap<String, String>>,
     /// Ranges that answer DNS besides.
+    #[schemars(inner(regex(pattern = "^[0-9a-fA-F.:]+/[0-9]{1,3}$")))]
     cidrs: Option<Vec<String>>,
 }
 
