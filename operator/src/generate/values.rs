@@ -27,7 +27,7 @@ struct Values {
     /// Leader election.
     leader_election: Option<Enabled>,
     /// Reconciles at once.
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(min = 1, max = 256))]
     concurrency: Option<u16>,
     /// Logging.
     log: Option<Log>,
