@@ -32,7 +32,8 @@ pub const fn root_rules() -> &'static [Rule] {
     }]
 }
 
-/// Rules on `spec` and below.
+/// Rules on `spec` and below. Those that compare with the past stand on `spec`; the others stand as deep as they can, since
+/// the API server does not check a part again that did not change: an object from before a rule can be repaired in steps.
 pub const fn spec_rules() -> &'static [Rule] {
     &[
         Rule {
@@ -66,18 +67,18 @@ pub const fn spec_rules() -> &'static [Rule] {
             message: "spec.storage.size may grow but not shrink or be removed",
         },
         Rule {
-            path: &["spec"],
-            rule: "!(has(self.storage) && has(self.storage.ephemeral)) || !(has(self.storage.size) || has(self.storage.storageClassName) || has(self.storage.accessMode) || has(self.storage.retention))",
+            path: &["spec", "storage"],
+            rule: "!has(self.ephemeral) || !(has(self.size) || has(self.storageClassName) || has(self.accessMode) || has(self.retention))",
             message: "spec.storage.ephemeral excludes size, storageClassName, accessMode and retention",
         },
         Rule {
-            path: &["spec"],
-            rule: "!(has(self.storage) && has(self.storage.size)) || quantity(string(self.storage.size)).compareTo(quantity('1Mi')) >= 0",
+            path: &["spec", "storage"],
+            rule: "!has(self.size) || quantity(string(self.size)).compareTo(quantity('1Mi')) >= 0",
             message: "spec.storage.size must be at least 1Mi",
         },
         Rule {
-            path: &["spec"],
-            rule: "!(has(self.storage) && has(self.storage.ephemeral) && has(self.storage.ephemeral.sizeLimit)) || quantity(string(self.storage.ephemeral.sizeLimit)).compareTo(quantity('1Mi')) >= 0",
+            path: &["spec", "storage"],
+            rule: "!(has(self.ephemeral) && has(self.ephemeral.sizeLimit)) || quantity(string(self.ephemeral.sizeLimit)).compareTo(quantity('1Mi')) >= 0",
             message: "spec.storage.ephemeral.sizeLimit must be at least 1Mi",
         },
         Rule {

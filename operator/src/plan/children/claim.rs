@@ -7,7 +7,7 @@ use k8s_openapi::{
 
 use crate::{
     crd::{ANNOTATION_OWNER_USER, AccessMode, WhenDeleted},
-    plan::{ClaimView, StorageClassView, Valid, quantity::Amount, valid::Storage},
+    plan::{ClaimPhase, ClaimView, StorageClassView, Valid, quantity::Amount, valid::Storage},
 };
 
 use super::{hash, labels, metadata, owner, seal};
@@ -70,7 +70,9 @@ fn size_to_request(
     let requested =
         existing.and_then(|claim| claim.requested.as_deref()).and_then(|text| Some((text, Amount::parse(text)?)));
     let Some((text, requested)) = requested else { return (wanted.clone(), false) };
-    if Amount::of(wanted) <= Some(requested) {
+    // The API server takes a larger request for a bound claim only; it is applied when the claim is bound.
+    let unbound = existing.is_some_and(|claim| claim.phase != ClaimPhase::Bound);
+    if unbound || Amount::of(wanted) <= Some(requested) {
         return (Quantity(text.to_owned()), false);
     }
     if class.is_some_and(|class| !class.allow_volume_expansion) {

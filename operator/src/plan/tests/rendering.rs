@@ -106,3 +106,15 @@ fn a_claim_grows_where_its_class_permits_and_never_shrinks() {
     assert_eq!(size("5Gi", Some(true)), ("10Gi".to_owned(), false));
     assert_eq!(size("10240Mi", Some(false)), ("10Gi".to_owned(), false));
 }
+
+#[test]
+fn a_claim_grows_only_once_it_is_bound() {
+    let valid = valid(json!({"storage": {"size": "20Gi"}}));
+    let Seen::Ours(mut view) = with_children(fresh(json!({}))).claim else { panic!("a claim") };
+    view.phase = ClaimPhase::Pending;
+    let pending = children::claim(&valid, Some(&view), None).expect("a claim");
+    assert_eq!(Some(pending.applied), view.applied, "nothing to apply yet");
+    view.phase = ClaimPhase::Bound;
+    let bound = children::claim(&valid, Some(&view), None).expect("a claim");
+    assert_ne!(Some(bound.applied), view.applied);
+}
