@@ -289,5 +289,5 @@ class Chart(unittest.TestCase):
 if __name__ == "__main__":
     outcome = unittest.main(exit=False, verbosity=2).result
     failed = len(outcome.failures) + len(outcome.errors)
-    print(f"{outcome.testsRun - failed} passed, {failed} failed")
+    print(f"{max(outcome.testsRun - failed, 0)} passed, {failed} failed")
     sys.exit(failed > 0)
