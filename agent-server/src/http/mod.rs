@@ -71,3 +71,6 @@ pub struct App {
 
 /// State of every handler.
 pub type AppState = Arc<App>;
+
+#[cfg(test)]
+mod tests;

@@ -121,3 +121,6 @@ impl fmt::Debug for WorkspacePath {
         write!(formatter, "{:?}", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests;
