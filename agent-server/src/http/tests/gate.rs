@@ -56,7 +56,8 @@ async fn an_unknown_route_says_nothing_without_a_token() {
 #[tokio::test]
 async fn framework_errors_have_the_one_shape() {
     let place = Place::new();
-    let cases: [(&str, &[(&str, &str)], &str, u16, &str); 8] = [
+    type Headers<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(&str, Headers, &str, u16, &str); 8] = [
         ("/api/v1/dirs", &[], "{}", 415, "unsupported_media_type"),
         ("/api/v1/dirs", &[("content-type", "text/plain")], "{}", 415, "unsupported_media_type"),
         ("/api/v1/dirs", &[JSON], "", 400, "validation_error"),
