@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::sync::mpsc;
 
 use super::environment::CommandEnvironment;
-use super::landlock_layer::LayerRules;
+use super::landlock_layer::{LayerError, LayerRules};
 use super::limits::CommandLimits;
 use super::probe;
 use super::protocol::{MAX_COMMAND_BYTES, Orders, SUBCOMMAND};
@@ -32,6 +32,8 @@ pub struct DirectSettings {
     pub hidden: Vec<PathBuf>,
     /// Folders besides the workspace below which commands may write.
     pub writable: Vec<PathBuf>,
+    /// Whether to use the landlock layer where the kernel has it. Without it `isolation` says `None`.
+    pub use_landlock: bool,
     /// Variables of commands.
     pub environment: CommandEnvironment,
     /// Limits of each command.
@@ -70,8 +72,12 @@ impl DirectSandbox {
         let mut writable = settings.writable;
         writable.push(settings.root);
         let rules = LayerRules { hidden: settings.hidden, writable };
-        let enforcement = probe::enforcement(rules.clone()).await;
-        let layer = enforcement.is_ok().then_some(rules.clone());
+        let enforcement = if settings.use_landlock {
+            probe::enforcement(rules.clone()).await
+        } else {
+            Err(LayerError::NotEnforced("switched off by the settings"))
+        };
+        let layer = enforcement.is_ok().then(|| rules.clone());
         let mut sandbox = Self {
             root,
             orders: Orders { shell, layer, limits: settings.limits },

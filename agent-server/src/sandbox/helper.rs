@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Pid;
 
+use super::capabilities;
 use super::protocol::{Orders, Report, SUBCOMMAND};
 use super::supervisor::{self, ServerLink};
 
@@ -82,6 +83,7 @@ fn start(orders: &Orders, command: &str) -> Result<Pid, String> {
 fn start_shell(orders: &Orders, command: &str) -> Result<Pid, String> {
     std::thread::scope(|scope| {
         let restricted = scope.spawn(|| {
+            capabilities::give_up_on_this_thread().map_err(|error| format!("capabilities: {error}"))?;
             match &orders.layer {
                 Some(layer) => layer.restrict_this_thread().map(|_| ()).map_err(|error| error.to_string())?,
                 None => rustix::thread::set_no_new_privs(true).map_err(|error| format!("no_new_privs: {error}"))?,

@@ -56,7 +56,7 @@ pub struct LayerRules {
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
     /// The kernel enforces nothing of it.
-    #[error("the kernel does not enforce landlock ({0})")]
+    #[error("landlock is not enforced ({0})")]
     NotEnforced(&'static str),
     /// A folder could not be read while the rules were made.
     #[error("{path}: {source}")]
@@ -102,9 +102,9 @@ impl LayerRules {
             RulesetStatus::FullyEnforced => Ok(Enforcement::Full),
             RulesetStatus::PartiallyEnforced => Ok(Enforcement::Partial),
             RulesetStatus::NotEnforced => Err(LayerError::NotEnforced(match status.landlock {
-                LandlockStatus::NotImplemented => "built without it",
-                LandlockStatus::NotEnabled => "switched off at boot",
-                LandlockStatus::Available { .. } => "refused",
+                LandlockStatus::NotImplemented => "the kernel was built without it",
+                LandlockStatus::NotEnabled => "it was not enabled when the kernel started",
+                LandlockStatus::Available { .. } => "the kernel refused it",
             })),
         }
     }

@@ -2,6 +2,8 @@
 //!
 //! Owns what running a command means in every runtime mode. Must not know HTTP, tools, files or the model.
 
+mod capabilities;
+pub mod conformance;
 pub mod direct;
 pub mod environment;
 pub mod helper;

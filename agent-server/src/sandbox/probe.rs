@@ -110,7 +110,7 @@ async fn run(sandbox: &dyn Sandbox, command: String) -> Result<String, SandboxEr
 }
 
 /// A path as one word of the shell.
-fn quote(path: &Path) -> String {
+pub(super) fn quote(path: &Path) -> String {
     format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
 }
 

@@ -114,6 +114,15 @@ fn listed_children(pid: Pid) -> Option<Vec<Pid>> {
     Some(children)
 }
 
+/// Whether any process of the machine or container has this among its arguments.
+pub fn runs_with_argument(argument: &str) -> bool {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return false };
+    entries.flatten().any(|entry| {
+        std::fs::read(entry.path().join("cmdline"))
+            .is_ok_and(|text| text.split(|byte| *byte == 0).any(|word| word == argument.as_bytes()))
+    })
+}
+
 fn private_memory(pid: Pid) -> u64 {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/statm")) else { return 0 };
     let mut pages = text.split_whitespace().skip(1).map(|word| word.parse::<u64>().unwrap_or(0));

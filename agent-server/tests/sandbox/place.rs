@@ -46,6 +46,7 @@ impl Place {
             supervisor: env!("CARGO_BIN_EXE_agent-server").into(),
             hidden: self.hidden(),
             writable: vec!["/tmp".into()],
+            use_landlock: true,
             environment: CommandEnvironment::new(std::env::vars_os(), self.workspace().to_str(), None),
             limits: CommandLimits { processes: 64, memory_bytes: Some(512 << 20), file_size_bytes: 64 << 20 },
         }

@@ -38,6 +38,7 @@ impl Bench {
             supervisor: env!("CARGO_BIN_EXE_agent-server").into(),
             hidden: vec![state],
             writable: vec!["/tmp".into()],
+            use_landlock: true,
             environment: CommandEnvironment::new(std::env::vars_os(), root.to_str(), None),
             limits: CommandLimits { processes: 64, memory_bytes: None, file_size_bytes: 1 << 30 },
         };
