@@ -7,6 +7,7 @@ pub mod config;
 pub mod http;
 pub mod llm;
 pub mod readiness;
+pub mod runtime;
 pub mod sandbox;
 pub mod serve;
 pub mod shutdown;
@@ -24,14 +25,12 @@ use crate::auth::Authenticator;
 use crate::config::{Config, KeySource};
 use crate::http::{App, AppState};
 use crate::readiness::{ModelKey, Readiness};
-use crate::sandbox::direct::{DirectSandbox, DirectSettings};
-use crate::sandbox::environment::CommandEnvironment;
-use crate::sandbox::limits::CommandLimits;
-use crate::sandbox::{Sandbox, SandboxError};
+use crate::runtime::RuntimeError;
+use crate::runtime::direct::DirectRuntime;
+use crate::sandbox::direct::DirectSettings;
 use crate::serve::{ServeError, Signals};
 use crate::shutdown::Shutdown;
 use crate::telemetry::Metrics;
-use crate::workspace::LocalWorkspace;
 
 /// Why the server could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -49,9 +48,9 @@ pub enum StartError {
     /// Ports, announcement, signals.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// Commands.
+    /// Files and commands.
     #[error(transparent)]
-    Sandbox(#[from] SandboxError),
+    Runtime(#[from] RuntimeError),
 }
 
 impl StartError {
@@ -78,18 +77,15 @@ pub async fn run(config: Config, started_at: Instant) -> Result<(), StartError> 
 pub async fn compose(config: Config, started_at: Instant) -> Result<AppState, StartError> {
     let config = Arc::new(config);
     private_folder(&config.state_dir).map_err(|error| StartError::folder("state folder", &config.state_dir, error))?;
-    let shown_root = config.workspace_root.display().to_string();
-    let workspace = LocalWorkspace::open(&config.workspace_root, shown_root)
-        .map_err(|error| StartError::folder("workspace", &config.workspace_root, error))?;
-    let sandbox: Arc<dyn Sandbox> = Arc::new(direct_sandbox(&config).await?);
+    let runtime = direct_runtime(&config).build().await?;
     let readiness = Arc::new(Readiness::new());
     if !matches!(config.model.key, KeySource::Missing) {
         readiness.set_model_key(ModelKey::Accepted);
     }
-    let counted = sandbox.clone();
+    let counted = runtime.sandbox();
     Ok(Arc::new(App {
-        workspace: Arc::new(workspace),
-        sandbox,
+        workspace: runtime.workspace(),
+        sandbox: runtime.sandbox(),
         activity: Activity::new(move || counted.running()),
         readiness,
         shutdown: Arc::new(Shutdown::default()),
@@ -100,27 +96,21 @@ pub async fn compose(config: Config, started_at: Instant) -> Result<AppState, St
     }))
 }
 
-async fn direct_sandbox(config: &Config) -> Result<DirectSandbox, SandboxError> {
-    let home = config.workspace_root.display().to_string();
-    let mut hidden = vec![config.state_dir.clone()];
-    hidden.extend(config.authentication.static_token_file.clone());
-    hidden.extend(config.authentication.signed.as_ref().map(|signed| signed.keys_file.clone()));
+fn direct_runtime(config: &Config) -> DirectRuntime {
+    let mut secret_files = Vec::from_iter(config.authentication.static_token_file.clone());
+    secret_files.extend(config.authentication.signed.as_ref().map(|signed| signed.keys_file.clone()));
     if let KeySource::File(file) = &config.model.key {
-        hidden.push(file.clone());
+        secret_files.push(file.clone());
     }
-    DirectSandbox::start(DirectSettings {
+    DirectRuntime {
         root: config.workspace_root.clone(),
+        state_dir: config.state_dir.clone(),
+        secret_files,
+        command_environment_dir: config.commands.environment_dir.clone(),
+        server_environment: std::env::vars_os().collect(),
+        in_pod: config.pod_uid.is_some(),
         supervisor: DirectSettings::THIS_PROGRAM.into(),
-        hidden,
-        writable: vec![std::env::temp_dir()],
-        environment: CommandEnvironment::new(
-            std::env::vars_os(),
-            config.pod_uid.is_some().then_some(&*home),
-            config.commands.environment_dir.clone(),
-        ),
-        limits: CommandLimits::detect(),
-    })
-    .await
+    }
 }
 
 /// Makes a folder that only this user may enter.

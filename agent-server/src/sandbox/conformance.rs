@@ -73,6 +73,11 @@ pub struct Attack {
 }
 
 impl Attack {
+    /// Whether it works by a namespace of its own (`can_make_namespaces`).
+    pub fn needs_namespace(&self) -> bool {
+        self.name.contains("in a namespace")
+    }
+
     /// The outcome that this kind of isolation promises, for a server that runs as an ordinary user.
     pub fn expected(&self, kind: IsolationKind) -> Outcome {
         match kind {
@@ -230,6 +235,13 @@ fn server(at: &Target, file: &str) -> PathBuf {
 
 fn session(at: &Target) -> PathBuf {
     at.state.join("session.jsonl")
+}
+
+/// Whether commands may make namespaces of their own here; where not, every attack by one is refused without a layer too.
+pub async fn can_make_namespaces(sandbox: &dyn Sandbox) -> Result<bool, SandboxError> {
+    let command = "unshare --user --map-root-user --mount true";
+    let outcome = run(sandbox, command, Duration::from_secs(20), &CancellationToken::new()).await?;
+    Ok(outcome == Some(ExecOutcome::Exited(0)))
 }
 
 /// Runs the controls and gives those that did not succeed.

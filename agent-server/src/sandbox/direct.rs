@@ -87,6 +87,14 @@ impl DirectSandbox {
             registry: Registry::new(),
         };
         sandbox.isolation = probe::isolation(&sandbox, enforcement, &rules.hidden).await?;
+        if sandbox.orders.layer.is_some() {
+            sandbox.isolation.probes.extend(rules.narrowed().map(|folder| {
+                format!(
+                    "{}: commands cannot add files directly in it, because something hidden lies below",
+                    folder.display()
+                )
+            }));
+        }
         Ok(sandbox)
     }
 

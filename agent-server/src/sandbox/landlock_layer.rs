@@ -81,6 +81,14 @@ pub enum Enforcement {
 }
 
 impl LayerRules {
+    /// Writable folders in which something hidden lies: what is in them can be written, but nothing can be added.
+    pub(super) fn narrowed(&self) -> impl Iterator<Item = &Path> {
+        self.writable.iter().map(PathBuf::as_path).filter(|folder| {
+            let folder = resolve(folder);
+            self.hidden.iter().any(|hidden| resolve(hidden).starts_with(&folder))
+        })
+    }
+
     /// Restricts the calling thread and everything it starts from now on, for good. Also sets `no_new_privs`.
     ///
     /// Best effort towards older kernels, but an error if nothing is enforced.

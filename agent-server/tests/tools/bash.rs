@@ -38,11 +38,6 @@ async fn a_signal_a_timeout_and_a_limit_are_told_apart() {
     let timed = json!({"command": "echo begun; sleep 60", "timeout": 1});
     let expected = "begun\n\n[command timed out after 1 seconds and was ended with all its processes]";
     assert_eq!(bench.text("bash", timed).await, refused(expected));
-
-    // At most 2^9 processes, so that the test is harmless where the limit does not work.
-    let bomb = json!({"command": "b() { [ $1 = 0 ] || { b $(($1-1)) & b $(($1-1)) & sleep 20; }; }; b 9"});
-    let (text, is_error) = bench.text("bash", bomb).await;
-    assert!(is_error && text.contains("ended with all its processes: more than 64 processes"), "{text}");
 }
 
 #[tokio::test]

@@ -7,16 +7,12 @@ use agent_server::catalog::artifacts::{ArtifactLimits, Artifacts};
 use agent_server::catalog::{
     Catalog, StandardTools, ToolContent, ToolContext, ToolFailure, ToolProgress, ToolResult, standard,
 };
+use agent_server::runtime::direct::DirectRuntime;
 use agent_server::sandbox::Sandbox;
-use agent_server::sandbox::direct::{DirectSandbox, DirectSettings};
-use agent_server::sandbox::environment::CommandEnvironment;
-use agent_server::sandbox::limits::CommandLimits;
 use agent_server::workspace::Workspace;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-
-use crate::folder::FolderWorkspace;
 
 pub struct Bench {
     pub folder: tempfile::TempDir,
@@ -33,19 +29,20 @@ impl Bench {
         std::fs::create_dir(&root).unwrap();
         let state = folder.path().join("state");
         let artifacts = Artifacts::open(&state.join("artifacts"), ArtifactLimits::default()).unwrap();
-        let settings = DirectSettings {
-            root: root.clone(),
+        let runtime = DirectRuntime {
+            root,
+            state_dir: state,
+            secret_files: Vec::new(),
+            command_environment_dir: None,
+            server_environment: std::env::vars_os().collect(),
+            in_pod: true,
             supervisor: env!("CARGO_BIN_EXE_agent-server").into(),
-            hidden: vec![state],
-            writable: vec!["/tmp".into()],
-            use_landlock: true,
-            environment: CommandEnvironment::new(std::env::vars_os(), root.to_str(), None),
-            limits: CommandLimits { processes: 64, memory_bytes: None, file_size_bytes: 1 << 30 },
         };
+        let pair = runtime.build().await.unwrap();
         Self {
             catalog: standard(StandardTools::new(artifacts)),
-            workspace: Arc::new(FolderWorkspace::new(root)),
-            sandbox: Arc::new(DirectSandbox::start(settings).await.unwrap()),
+            workspace: pair.workspace(),
+            sandbox: pair.sandbox(),
             folder,
             cancel: CancellationToken::new(),
         }

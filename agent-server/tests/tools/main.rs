@@ -6,6 +6,7 @@ mod bash;
 mod bench;
 mod definitions;
 mod edit;
-mod folder;
+mod hostile;
 mod listing;
 mod read;
+mod search;
