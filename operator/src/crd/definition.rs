@@ -159,3 +159,71 @@ fn add_rule(root: &mut Value, rule: &Rule) {
     let rules = fields.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
     rules.as_array_mut().expect("rules are a list").push(json!({"rule": rule.rule, "message": rule.message}));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema() -> Value {
+        let definition = serde_json::to_value(agent_workspace_definition()).expect("plain data");
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+    }
+
+    /// Calls `visit` with the path and each schema below.
+    fn walk(path: &str, schema: &Value, visit: &mut impl FnMut(&str, &Value)) {
+        visit(path, schema);
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            walk(&format!("{path}.{name}"), property, visit);
+        }
+        for below in ["items", "additionalProperties"] {
+            if schema[below].is_object() {
+                walk(&format!("{path}[]"), &schema[below], visit);
+            }
+        }
+    }
+
+    #[test]
+    fn everything_is_bounded() {
+        let mut unbounded = Vec::new();
+        walk("", &schema(), &mut |path, schema| {
+            let quantity = schema["x-kubernetes-int-or-string"] == true;
+            let text =
+                quantity || (schema["type"] == "string" && schema["enum"].is_null() && schema["format"] != "date-time");
+            let number = schema["type"] == "integer" && path.starts_with(".spec");
+            if (text && schema["maxLength"].is_null())
+                || (schema["type"] == "array" && schema["maxItems"].is_null())
+                || (schema["additionalProperties"].is_object() && schema["maxProperties"].is_null())
+                || (number && (schema["minimum"].is_null() || schema["maximum"].is_null()))
+            {
+                unbounded.push(path.to_owned());
+            }
+        });
+        assert_eq!(unbounded, Vec::<String>::new());
+    }
+
+    #[test]
+    fn nothing_is_null_or_defaulted_but_the_observed_generation() {
+        let mut defaulted = Vec::new();
+        walk("", &schema(), &mut |path, schema| {
+            assert!(schema["nullable"].is_null(), "{path}");
+            assert!(matches!(schema["format"].as_str(), None | Some("int32" | "int64" | "date-time")), "{path}");
+            assert!(
+                !schema["description"].is_null() || path.is_empty() || path.ends_with("[]"),
+                "{path} has no description"
+            );
+            if !schema["default"].is_null() {
+                defaulted.push(path.to_owned());
+            }
+        });
+        assert_eq!(defaulted, [".status", ".status.observedGeneration"]);
+    }
+
+    #[test]
+    fn rules_that_compare_with_the_past_stand_on_spec_and_use_no_optional_chaining() {
+        for rule in root_rules().iter().chain(spec_rules()) {
+            assert!(!rule.rule.contains("oldSelf") || rule.path == ["spec"], "{}", rule.rule);
+            assert!(!rule.rule.contains(".?") && !rule.rule.contains("[?"), "{}", rule.rule);
+            assert!(rule.message.len() <= 200, "{}", rule.message);
+        }
+    }
+}

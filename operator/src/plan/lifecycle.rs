@@ -222,7 +222,7 @@ fn off(observed: &Observed, valid: Option<&Valid>, now: Timestamp) -> Plan {
             let message = "spec.runPolicy is Stopped; the pod is being stopped";
             if draft.new.phase == Some(Phase::Stopping) {
                 if !pod.deleting {
-                    plan.drain = drain(observed, valid, pod);
+                    plan.drain = drain(valid, pod);
                     plan.delete_pod = Some(PodDeletion {
                         name: valid::agent_name(&observed.workspace.name),
                         uid: pod.uid.clone(),
@@ -267,10 +267,10 @@ fn stopped(draft: &mut Draft<'_>) {
 }
 
 /// A server that never answered, or has ended, needs no drain.
-fn drain(observed: &Observed, valid: Option<&Valid>, pod: &PodView) -> Option<Drain> {
+fn drain(valid: Option<&Valid>, pod: &PodView) -> Option<Drain> {
     // The server keeps 5 seconds of the grace period for itself (docs/contract.md).
     let grace_seconds = valid.map_or(0, |valid| valid.stop_grace_period_seconds.saturating_sub(5));
-    let ip = pod.ip.clone().filter(|_| pod.ready && !observed.workspace.deleting)?;
+    let ip = pod.ip.clone().filter(|_| pod.ready)?;
     Some(Drain { pod_uid: pod.uid.clone(), ip, grace_seconds })
 }
 

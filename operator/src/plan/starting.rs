@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::crd::{ConditionType, FailurePolicy, LastTermination, Phase, Reason, StartReason};
 
 use super::{
-    LookUp, Plan, PodPhase, PodView, WriteFailure,
+    ChildKind, LookUp, Plan, PodPhase, PodView, WriteFailure,
     cause::{self, Cause, Finding, quote},
     children,
     lifecycle::{Situation, announce_start, close},
@@ -51,14 +51,22 @@ fn next_pod(situation: &Situation<'_>) -> Plan {
         return held(situation, reason, &message, Some(ConditionType::StorageReady), reason == Reason::VolumeLost);
     }
     if let Some(failure) = &situation.observed.write_failure {
-        let plan = held(situation, failure.kind.reason(), &refusal(failure), None, true);
-        return Plan { create_pod: Some(children::pod(situation.valid, &situation.observed.token_keys)), ..plan };
+        return refused(situation, failure);
     }
     if let Some(until) = pause_until(situation) {
         return close(quiet(situation), Plan { requeue_at: Some(until), ..Plan::default() });
     }
     let pod = children::pod(situation.valid, &situation.observed.token_keys);
     close(quiet(situation), Plan { create_pod: Some(pod), ..Plan::default() })
+}
+
+/// A child was refused; it is tried again when its time has come (see `lifecycle::on`), and the pod only when all others are there.
+fn refused(situation: &Situation<'_>, failure: &WriteFailure) -> Plan {
+    let kind = (failure.child == ChildKind::Claim).then_some(ConditionType::StorageReady);
+    let plan = held(situation, failure.kind.reason(), &refusal(failure), kind, true);
+    let create_pod =
+        (failure.child == ChildKind::Pod).then(|| children::pod(situation.valid, &situation.observed.token_keys));
+    Plan { create_pod, ..plan }
 }
 
 fn refusal(failure: &WriteFailure) -> String {
@@ -107,10 +115,9 @@ pub(super) fn pod_ended(situation: &Situation<'_>, pod: &PodView) -> Plan {
     let recorded = status.last_termination.as_ref().is_some_and(|end| end.pod_uid.as_deref() == Some(pod.uid.as_str()));
     if !recorded {
         let end = End::of(pod);
-        return match situation.valid.failure_policy {
-            FailurePolicy::Recreate => start_after(situation, &end),
-            FailurePolicy::Ignore => failed(situation, &end),
-        };
+        // What a node did to the pod is no failure of the agent.
+        let ignored = situation.valid.failure_policy == FailurePolicy::Ignore && end.start == StartReason::Failure;
+        return if ignored { failed(situation, &end) } else { start_after(situation, &end) };
     }
     match status.phase {
         Some(Phase::Failed) => {
@@ -314,11 +321,14 @@ impl End {
         }
         let terminated = pod.terminated.as_ref();
         let exit_code = terminated.map(|end| end.exit_code);
-        let word = terminated
-            .and_then(|end| end.reason.clone())
-            .or_else(|| pod.reason.clone())
+        // The pod's own reason (Evicted) says more than what became of its container (Error).
+        let word = pod
+            .reason
+            .clone()
+            .or_else(|| terminated.and_then(|end| end.reason.clone()))
             .unwrap_or_else(|| if pod.phase == PodPhase::Succeeded { "Completed" } else { "Error" }.to_owned());
-        let said = terminated.and_then(|end| end.message.as_deref()).or(pod.message.as_deref()).unwrap_or("no output");
+        let output = terminated.and_then(|end| end.message.as_deref());
+        let said = pod.message.as_deref().or(output).unwrap_or("no output");
         let code = exit_code.map_or_else(String::new, |code| format!(" with exit code {code}"));
         let (reason, message) = match (exit_code, word.as_str()) {
             (Some(EXIT_CONFIG), _) => (

@@ -12,7 +12,7 @@ fn key(name: &str, purpose: &str) -> Value {
 /// The published message that begins like this, so that the words stand in one place.
 fn rule(beginning: &str) -> &'static str {
     let mut found = root_rules().iter().chain(spec_rules()).filter(|rule| rule.message.starts_with(beginning));
-    found.next().map(|rule| rule.message).unwrap_or_else(|| panic!("no rule begins with {beginning}"))
+    found.next().map_or_else(|| panic!("no rule begins with {beginning}"), |rule| rule.message)
 }
 
 #[tokio::test]

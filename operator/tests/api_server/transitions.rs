@@ -7,7 +7,7 @@ use crate::support::{Space, assert_refused};
 
 fn rule(beginning: &str) -> &'static str {
     let found = spec_rules().iter().find(|rule| rule.message.starts_with(beginning));
-    found.map(|rule| rule.message).unwrap_or_else(|| panic!("no rule begins with {beginning}"))
+    found.map_or_else(|| panic!("no rule begins with {beginning}"), |rule| rule.message)
 }
 
 #[tokio::test]

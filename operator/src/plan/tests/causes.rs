@@ -244,6 +244,27 @@ fn refused_children_are_told_apart_and_tried_again_later() {
 }
 
 #[test]
+fn a_claim_over_quota_is_said_and_tried_again_without_a_pod() {
+    let mut observed = fresh(json!({}));
+    step(&mut observed, at(0));
+    let mut observed = with_children(observed);
+    observed.claim = Seen::Missing;
+    let sentence = "persistentvolumeclaims \"alice-home\" is forbidden: exceeded quota: storage";
+    observed.write_failure = Some(WriteFailure {
+        child: ChildKind::Claim,
+        kind: WriteFailureKind::of(403, sentence).expect("a refusal"),
+        message: sentence.to_owned(),
+        retry_at: at(10),
+    });
+    step(&mut observed, at(1));
+    assert!(conditions(&observed.workspace.status).contains(&"StorageReady=False/QuotaExceeded".to_owned()));
+    assert_eq!(decide(&observed, at(2)), Plan { requeue_at: Some(at(10)), ..Plan::default() });
+    let retry = decide(&observed, at(10));
+    assert_eq!(retry.apply.iter().map(Child::kind).collect::<Vec<_>>(), [ChildKind::Claim]);
+    assert_eq!((retry.create_pod, retry.status), (None, None));
+}
+
+#[test]
 fn a_pod_that_is_not_ready_any_more_is_said_at_once() {
     let mut observed = running(json!({}));
     let pod = pod_mut(&mut observed);

@@ -152,6 +152,25 @@ fn failure_policy_ignore_leaves_the_pod_until_something_changes() {
 }
 
 #[test]
+fn an_evicted_pod_says_why_and_a_drained_one_is_replaced_in_spite_of_ignore() {
+    let mut observed = running(json!({}));
+    let mut pod = ended(pod_mut(&mut observed).clone(), 137, "Error", "");
+    pod.reason = Some("Evicted".to_owned());
+    pod.message = Some("Usage of EmptyDir volume \"tmp\" exceeds the limit \"1Gi\".".to_owned());
+    observed.pod = Seen::Ours(pod.clone());
+    step(&mut observed, at(100));
+    assert_eq!(
+        message(&observed.workspace.status, ConditionType::Ready),
+        "the agent server ended with exit code 137 (Evicted): Usage of EmptyDir volume \"tmp\" exceeds the limit \"1Gi\"."
+    );
+    let mut observed = running(json!({"lifecycle": {"failurePolicy": "Ignore"}}));
+    pod.disruption = Some("preempted by a pod of higher priority".to_owned());
+    observed.pod = Seen::Ours(pod);
+    step(&mut observed, at(100));
+    assert_eq!(observed.workspace.status.phase, Some(Phase::Starting));
+}
+
+#[test]
 fn a_changed_spec_ends_the_pause() {
     let mut observed = running(json!({}));
     crash(&mut observed, 100, 78, "no");

@@ -277,9 +277,9 @@ impl World {
     }
 }
 
-/// 60 walks of up to 60 happenings take about a second; `PROPTEST_CASES` asks for more.
+/// 30 walks of up to 60 happenings take about a second; `PROPTEST_CASES` asks for more.
 fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(60)
+    std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(30)
 }
 
 proptest! {
