@@ -147,7 +147,7 @@ describe("the server stops", { concurrency: false }, () => {
       await first.send(scripted("One.", [{ tool: "bash", input: { command: "echo kept" } }], [{ text: "Kept." }]));
       const before = first.messages.map(comparable);
       const sending = first.send(scripted("Two.", [{ text: "I run." }, { tool: "bash", input: { command: "echo started; sleep 60" } }], [{ text: "never" }]));
-      await until("the command", () => first.lastMessage?.parts.some((part) => part.type === "tool-bash" && part.state !== "input-streaming"));
+      await until("the command", () => first.messages.length === 4 && first.lastMessage.parts.some((part) => part.type === "tool-bash" && part.state !== "input-streaming"));
       await running.server.restart(signal);
       await within(10_000, "the client's end", sending);
       const after = await history(running.server, first.id);

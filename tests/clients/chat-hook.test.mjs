@@ -8,7 +8,11 @@ import { comparable, history } from "./chat-client.mjs";
 import { fixture } from "./chat-fixture.mjs";
 
 const page = new JSDOM("<!doctype html><body></body>", { url: "http://localhost/" });
-Object.assign(globalThis, { window: page.window, document: page.window.document, HTMLElement: page.window.HTMLElement, IS_REACT_ACT_ENVIRONMENT: true });
+const { document, navigator, HTMLElement } = page.window;
+for (const [name, value] of Object.entries({ window: page.window, document, navigator, HTMLElement, IS_REACT_ACT_ENVIRONMENT: true })) {
+  // Newer Node versions have a `navigator` of their own that cannot be assigned.
+  Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
+}
 after(() => page.window.close());
 const { StrictMode, createElement } = await import("react");
 const { act, renderHook } = await import("@testing-library/react");

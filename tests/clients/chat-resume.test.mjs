@@ -1,6 +1,8 @@
 // Resuming: after a cut at each frame, after a reload in mid-turn, from each cursor, over a restart.
 
 import assert from "node:assert/strict";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { describe, test } from "node:test";
 import { NEWEST, RESUMING, chunks, comparable, frames, history, openChat } from "./chat-client.mjs";
 import { assertSameHistory, fixture } from "./chat-fixture.mjs";
@@ -22,10 +24,18 @@ for (const version of RESUMING) {
 
     test("a new client with nothing but the session's id gets the running turn from its start, then live", async () => {
       const first = open();
-      const sending = first.send(story());
-      await until("some text", () => first.lastMessage?.role === "assistant" && texts(first.lastMessage).length > 0);
+      const flag = `resumed-${first.id}`;
+      const sending = first.send(scripted(
+        "Wait for me.",
+        [{ thinking: "Two things." }, { text: "I wait." }, { tool: "bash", input: { command: `echo waiting; until [ -e ${flag} ]; do sleep 0.05; done; echo seen` } }],
+        [{ text: "All is done.", chunks: 4, delayMs: 20 }],
+      ));
+      await until("the command", () => first.lastMessage?.parts.some((part) => part.type === "tool-bash" && part.state !== "input-streaming"));
       const second = open({ id: first.id, messages: first.messages.slice(0, 1) });
-      await within(20_000, "the resumed turn", second.resumeStream());
+      const resuming = second.resumeStream();
+      await until("what came before", () => second.lastMessage?.parts.some((part) => part.type === "tool-bash"));
+      await writeFile(join(running.server.workspace, flag), "");
+      await within(20_000, "the resumed turn", resuming);
       await sending;
       assert.deepEqual(second.messages.map(comparable), first.messages.map(comparable));
       await assertSameHistory(running.server, second);
@@ -42,6 +52,8 @@ for (const version of RESUMING) {
     });
 
     test("a cut after any frame is healed by resuming", async () => {
+      // So that the tool says the same each time.
+      await writeFile(join(running.server.workspace, "told.txt"), "");
       const whole = open();
       await whole.send(story());
       const count = frames(whole.posts()[0].bytes).length;

@@ -24,7 +24,8 @@ for (const version of VERSIONS) {
       const found = await checkedChunks(chat.posts()[0]);
       assert.equal(found.at(-1).finishReason, "stop");
       assert.deepEqual(chat.lastMessage.metadata.model, { provider: "anthropic", id: "claude-scripted" });
-      assert.ok(chat.lastMessage.metadata.usage.inputTokens > 0);
+      const { inputTokens, cacheReadTokens, cacheWriteTokens } = chat.lastMessage.metadata.usage;
+      assert.ok(inputTokens + cacheReadTokens + cacheWriteTokens > 0);
       await assertSameHistory(running.server, chat);
     });
 

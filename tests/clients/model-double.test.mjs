@@ -341,6 +341,20 @@ describe("wrong use is refused and recorded", () => {
     });
   }
 
+  test("neighbours of one role are joined when the double is told to", async () => {
+    const joining = await startDouble("--join-roles");
+    try {
+      const other = new Anthropic({ apiKey: "a-good-key", baseURL: joining.url, maxRetries: 0 });
+      const messages = [user("a"), user("b"), assistant(use("toolu_A")), user([result("toolu_A")]), user("c")];
+      const message = await other.messages.create(call(messages, tools));
+      assert.match(message.content[0].text, /^You said: "c"/);
+      await assert.rejects(other.messages.create(call([user("a"), user([text("")])])), Anthropic.BadRequestError);
+      assert.deepEqual((await joining.takeFailures()).map((failure) => failure.invariant), ["content"]);
+    } finally {
+      await joining.stop();
+    }
+  });
+
   test("a key is never shown", async () => {
     const shown = JSON.stringify([await double.requests(), await double.failures()]) + double.log();
     assert.ok(!shown.includes("a-good-key"));

@@ -4,17 +4,26 @@ import assert from "node:assert/strict";
 import { copyFile, mkdtemp, readFile, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, describe, test } from "node:test";
+import { after, afterEach, before, describe, test } from "node:test";
 import { SessionManager, convertToLlm } from "@mariozechner/pi-coding-agent";
 import { streamAnthropic } from "@mariozechner/pi-ai/anthropic";
 import { openChat } from "./chat-client.mjs";
 import { fixture } from "./chat-fixture.mjs";
-import { scripted, until, within } from "./harness.mjs";
+import { scripted, startDouble, until, within } from "./harness.mjs";
 
 const running = fixture();
 let folder;
-before(async () => { folder = await mkdtemp(join(tmpdir(), "agent-pi-")); });
-after(() => rm(folder, { recursive: true, force: true }));
+let piModel;
+before(async () => {
+  folder = await mkdtemp(join(tmpdir(), "agent-pi-"));
+  // pi leaves it to the provider to join neighbouring messages of one role.
+  piModel = await startDouble("--join-roles");
+});
+after(async () => {
+  await piModel?.stop();
+  await rm(folder, { recursive: true, force: true });
+});
+afterEach(async () => assert.deepEqual(await piModel.takeFailures(), [], "every request of pi was right"));
 
 /** A copy of a session's file; pi may write into what it opens. */
 async function copyOf(sessionId) {
@@ -38,7 +47,7 @@ function outline(messages) {
 /** Lets pi's own provider send its context to the model double, which checks it. */
 async function continueWithPi(context, text) {
   const model = {
-    id: "claude-scripted", name: "scripted", api: "anthropic-messages", provider: "anthropic", baseUrl: running.double.url,
+    id: "claude-scripted", name: "scripted", api: "anthropic-messages", provider: "anthropic", baseUrl: piModel.url,
     reasoning: true, input: ["text", "image"], cost: { input: 0, output: 0, cacheRead: 0, cacheWrite: 0 }, contextWindow: 200_000, maxTokens: 32_000,
   };
   const messages = [...convertToLlm(context.messages), { role: "user", content: scripted("Go on.", [{ text }]), timestamp: Date.now() }];

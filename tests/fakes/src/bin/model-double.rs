@@ -19,6 +19,9 @@ struct Arguments {
     /// Size of the context window in estimated tokens.
     #[arg(long, default_value_t = Options::default().context_tokens)]
     context_tokens: u64,
+    /// Join neighbouring messages of one role, as the provider does, instead of refusing them.
+    #[arg(long)]
+    join_roles: bool,
 }
 
 #[tokio::main]
@@ -29,7 +32,8 @@ async fn main() -> anyhow::Result<()> {
     let (listener, address) = bind(&arguments.host, arguments.port)
         .await
         .with_context(|| format!("cannot listen on {}:{}", arguments.host, arguments.port))?;
-    let (router, _record) = ModelDouble::router(Options { context_tokens: arguments.context_tokens });
+    let options = Options { context_tokens: arguments.context_tokens, join_roles: arguments.join_roles };
+    let (router, _record) = ModelDouble::router(options);
     let mut output = std::io::stdout();
     writeln!(output, "listening on http://{address}")?;
     output.flush()?;

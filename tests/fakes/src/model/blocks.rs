@@ -23,6 +23,23 @@ pub(super) fn blocks_of(message: &Value, position: usize) -> Result<Vec<Value>, 
     Ok(blocks)
 }
 
+/// Joins neighbouring messages of one role; content that is no list or text is left for the checks to find.
+pub(super) fn join_roles(body: &mut Value) {
+    let Some(messages) = body["messages"].as_array_mut() else { return };
+    let mut joined: Vec<Value> = Vec::with_capacity(messages.len());
+    for (position, message) in std::mem::take(messages).into_iter().enumerate() {
+        let pair = joined.last().filter(|last| last["role"] == message["role"]).map(|last| {
+            let own = blocks_of(&message, position);
+            blocks_of(last, position).and_then(|mut all| own.map(|own| (all.extend(own), all).1))
+        });
+        match (pair, joined.last_mut()) {
+            (Some(Ok(all)), Some(last)) => last["content"] = Value::Array(all),
+            _ => joined.push(message),
+        }
+    }
+    *messages = joined;
+}
+
 /// Checks an assistant message and gives the ids of its tool calls in order.
 pub(super) fn check_assistant(
     content: &[Value],

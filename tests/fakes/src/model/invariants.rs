@@ -86,7 +86,8 @@ fn check_tools(body: &Value) -> Result<HashSet<String>, ProviderError> {
         if tool["input_schema"]["type"] != "object" {
             return Err(broken("tools", format!("{place}.input_schema.type: Input should be 'object'")));
         }
-        let allowed = ["name", "description", "input_schema", "cache_control", "type"];
+        let allowed =
+            ["name", "description", "input_schema", "cache_control", "type", "eager_input_streaming", "strict"];
         if let Some(unknown) = blocks::unknown_key(tool, &allowed) {
             return Err(broken("tools", format!("{place}.{unknown}: Extra inputs are not permitted")));
         }

@@ -48,11 +48,14 @@ const REJECTED_KEY: &str = "invalid-key";
 pub struct Options {
     /// Size of the context window in estimated tokens; a longer prompt is refused as the provider does.
     pub context_tokens: u64,
+    /// Join neighbouring messages of one role before the checks, as the provider does, instead of refusing them. Off by
+    /// default: a conversation that was put together with care alternates.
+    pub join_roles: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { context_tokens: 200_000 }
+        Self { context_tokens: 200_000, join_roles: false }
     }
 }
 
@@ -195,9 +198,12 @@ async fn accept(double: &Double, number: u64, request: Request) -> Result<answer
     let (parts, body) = request.into_parts();
     check_headers(&parts.headers)?;
     let bytes = read_body(body).await?;
-    let body: Value = serde_json::from_slice(&bytes)
+    let mut body: Value = serde_json::from_slice(&bytes)
         .map_err(|error| ProviderError::violation("json", format!("The request body is not valid JSON: {error}")))?;
     double.record.describe(number, &body);
+    if double.options.join_roles {
+        blocks::join_roles(&mut body);
+    }
     invariants::check(&body)?;
     let model = body["model"].as_str().unwrap_or_default().to_owned();
     if !(model.starts_with("claude-") || model.starts_with("scripted")) {
