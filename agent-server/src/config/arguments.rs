@@ -109,7 +109,7 @@ pub struct Arguments {
     /// Folder with files that commands may read
     #[arg(long, env = "BORING_AGENT_COMMAND_FILES_DIR", value_name = "FOLDER")]
     pub command_files_dir: Option<String>,
-    /// Log filter, such as `info` or `agent_server=debug` [default: info]
+    /// Log filter, such as `info` or `agent_server=debug` [default: `RUST_LOG`, else info]
     #[arg(long, env = "BORING_AGENT_LOG", value_name = "FILTER")]
     pub log: Option<String>,
     /// Log format: text or json [default: json in a pod, else text]

@@ -327,7 +327,9 @@ fn log(check: &mut Check, arguments: &Arguments) -> LogConfig {
     let choices = [("text", LogFormat::Text), ("json", LogFormat::Json)];
     let default = if arguments.pod_uid.is_some() { LogFormat::Json } else { LogFormat::Text };
     let format = check.choice("--log-format", arguments.log_format.as_ref(), &choices).unwrap_or(default);
-    let filter = arguments.log.clone().filter(|filter| !filter.is_empty()).unwrap_or_else(|| "info".into());
+    let common = || check.surroundings.variable("RUST_LOG").map(str::to_string);
+    let filter = arguments.log.clone().filter(|filter| !filter.is_empty()).or_else(common);
+    let filter = filter.unwrap_or_else(|| "info".into());
     if let Err(error) = tracing_subscriber::EnvFilter::try_new(&filter) {
         check.fail("--log", format!("`{filter}` is not a log filter: {error}"));
     }

@@ -15,6 +15,8 @@ async fn send(place: &Place, method: &str, uri: &str, headers: &[(&str, &str)], 
     place.send(request.body(Body::from(body)).expect("request")).await
 }
 
+type Headers<'a> = &'a [(&'a str, &'a str)];
+
 const HOST: (&str, &str) = ("host", "localhost:8787");
 const GOOD: (&str, &str) = ("authorization", "Bearer test-token");
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -56,7 +58,6 @@ async fn an_unknown_route_says_nothing_without_a_token() {
 #[tokio::test]
 async fn framework_errors_have_the_one_shape() {
     let place = Place::new();
-    type Headers<'a> = &'a [(&'a str, &'a str)];
     let cases: [(&str, Headers, &str, u16, &str); 8] = [
         ("/api/v1/dirs", &[], "{}", 415, "unsupported_media_type"),
         ("/api/v1/dirs", &[("content-type", "text/plain")], "{}", 415, "unsupported_media_type"),
