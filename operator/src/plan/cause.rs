@@ -1,14 +1,19 @@
 //! Why a pod is not Ready: sentences of scheduler, kubelet and agent server → a reason word, a sentence that names the
 //! fix, and whether a person has to act. The table was made from recorded messages; what it does not know is passed on as it is.
 
+use jiff::Timestamp;
+
 use crate::crd::{ConditionType, Reason};
 
 use super::{
-    AgentReadiness, ClaimPhase, ClaimView, Observed, PodEvent, PodPhase, PodView, ReadinessReason, Seen, status::clip,
+    AgentReadiness, ClaimPhase, ClaimView, Observed, PodEvent, PodPhase, PodView, ReadinessReason, Seen,
+    status::{clip, seconds_between},
 };
 
 /// Longest part of a foreign sentence that is passed on; with our own words the whole stays below 1 kB.
 const QUOTE_BYTES: usize = 600;
+/// How long an answer of the server speaks for it: longer than the time limit of the question.
+const FRESH_SECONDS: i64 = 5;
 
 /// Why a pod is not Ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +44,7 @@ fn cause(reason: Reason, needs_person: bool, condition: Option<ConditionType>, m
 }
 
 /// Finds out why the pod is not Ready.
-pub(super) fn find(observed: &Observed, pod: &PodView) -> Finding {
+pub(super) fn find(observed: &Observed, pod: &PodView, now: Timestamp) -> Finding {
     let claim = match &observed.claim {
         Seen::Ours(claim) => Some(claim),
         _ => None,
@@ -65,12 +70,18 @@ pub(super) fn find(observed: &Observed, pod: &PodView) -> Finding {
                 .map_or_else(|| Finding::Waiting("the node prepares the pod".to_owned()), Finding::Known),
         };
     }
-    match (observed.agent_readiness.as_ref().filter(|answer| answer.pod_uid == pod.uid), &pod.ip) {
+    match (fresh_answer(observed, pod, now), &pod.ip) {
         (None, Some(ip)) => Finding::AskReadiness { ip: ip.clone() },
         (None, None) => Finding::Waiting("the pod has no address yet".to_owned()),
         (Some(answer), _) => readiness_cause(answer)
             .map_or_else(|| Finding::Waiting("the agent server is starting".to_owned()), Finding::Known),
     }
+}
+
+/// What the server said just now. An older answer is kept in memory and says nothing about a pod that changed since.
+pub(super) fn fresh_answer<'a>(observed: &'a Observed, pod: &PodView, now: Timestamp) -> Option<&'a AgentReadiness> {
+    let answer = observed.agent_readiness.as_ref().filter(|answer| answer.pod_uid == pod.uid)?;
+    (seconds_between(answer.asked_at, now) < FRESH_SECONDS).then_some(answer)
 }
 
 fn unschedulable(observed: &Observed, claim: Option<&ClaimView>, message: &str) -> Cause {

@@ -21,6 +21,9 @@ const LONGEST_CHECK_SECONDS: i64 = 3600;
 /// A check is due for this long after its time; the next decision asks then, and not each one.
 const CHECK_WINDOW_SECONDS: i64 = 20;
 
+/// A pod that lost its readiness is looked at again this often, since what keeps it may change without a notice.
+const UNREADY_LOOK_SECONDS: i64 = 60;
+
 /// Whether the status is about this pod.
 pub(super) fn is_current(situation: &Situation<'_>, pod: &PodView) -> bool {
     situation.status().pod.as_ref().is_some_and(|known| known.uid == pod.uid)
@@ -30,10 +33,10 @@ pub(super) fn is_current(situation: &Situation<'_>, pod: &PodView) -> bool {
 pub(super) fn pod_ready(situation: &Situation<'_>, pod: &PodView) -> Plan {
     let current = situation.status().phase == Some(Phase::Running) && is_current(situation, pod);
     let answer = situation.observed.agent_readiness.as_ref().filter(|answer| answer.pod_uid == pod.uid);
-    let due = match (current, answer) {
-        (false, None) => true,
-        (false, Some(_)) => false,
-        (true, answer) => check_due(situation, pod, answer),
+    let due = if current {
+        check_due(situation, pod, answer)
+    } else {
+        cause::fresh_answer(situation.observed, pod, situation.now).is_none()
     };
     if let (true, Some(ip)) = (due, &pod.ip) {
         return Plan {
@@ -186,7 +189,7 @@ fn new_keys(situation: &Situation<'_>, pod: &PodView) -> Option<PodKeys> {
 
 /// The pod was Ready and is not now: said at once, since requests fail.
 pub(super) fn pod_lost_readiness(situation: &Situation<'_>, pod: &PodView) -> Plan {
-    let (reason, message, kind) = match cause::find(situation.observed, pod) {
+    let (reason, message, kind) = match cause::find(situation.observed, pod, situation.now) {
         Finding::AskEvents => {
             return Plan { look_up: vec![LookUp::PodEvents { pod_uid: pod.uid.clone() }], ..Plan::default() };
         }
@@ -202,5 +205,6 @@ pub(super) fn pod_lost_readiness(situation: &Situation<'_>, pod: &PodView) -> Pl
         draft.set(kind, Truth::False, reason, &message);
     }
     draft.progress(Progress::Converging(reason, message));
-    close(draft, Plan { pod_keys: new_keys(situation, pod), ..Plan::default() })
+    let requeue_at = Some(after(situation.now, UNREADY_LOOK_SECONDS));
+    close(draft, Plan { pod_keys: new_keys(situation, pod), requeue_at, ..Plan::default() })
 }

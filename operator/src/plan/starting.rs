@@ -165,7 +165,7 @@ fn pod_coming(situation: &Situation<'_>, pod: &PodView) -> Plan {
         return close(quiet(situation), Plan { requeue_at: Some(next), ..Plan::default() });
     }
     let late = age >= timeout;
-    let found = match cause::find(situation.observed, pod) {
+    let found = match cause::find(situation.observed, pod, situation.now) {
         Finding::AskEvents => return ask(LookUp::PodEvents { pod_uid: pod.uid.clone() }),
         Finding::AskReadiness { ip } => return ask(LookUp::AgentReadiness { pod_uid: pod.uid.clone(), ip }),
         Finding::Known(cause) => cause,

@@ -168,6 +168,9 @@ fn a_server_that_runs_and_is_not_ready_is_asked() {
     assert!(message.ends_with("permission denied"), "{message}");
     assert_eq!(told(run(vec![ReadinessReason::Unreachable])).0, "NotReady");
     assert_eq!(told(run(vec![ReadinessReason::Starting])).0, "Pending");
+    // What was said seconds ago is asked again.
+    let stale = run(vec![ReadinessReason::Unreachable]);
+    assert_eq!(decide(&stale, at(20)).look_up.len(), 1);
 }
 
 #[test]
