@@ -32,6 +32,16 @@ fn a_failed_pod_is_kept_for_the_pause_then_replaced() {
 }
 
 #[test]
+fn deleting_the_failed_pod_does_not_shorten_the_pause() {
+    let mut observed = running(json!({}));
+    crash(&mut observed, 100, 1, "boom");
+    observed.pod = Seen::Missing;
+    let plan = decide(&observed, at(104));
+    assert_eq!(plan, Plan { requeue_at: Some(status::seconds(at(105)).0), ..Plan::default() });
+    assert!(decide(&observed, at(105)).create_pod.is_some());
+}
+
+#[test]
 fn the_pause_doubles_up_to_five_minutes() {
     let pauses: Vec<i64> = (0..10).map(starting::pause_seconds).collect();
     assert_eq!(pauses, [0, 5, 10, 20, 40, 80, 160, 300, 300, 300]);
