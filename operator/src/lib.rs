@@ -5,3 +5,4 @@
 pub mod crd;
 pub mod generate;
 pub mod plan;
+pub mod trust;
