@@ -1,0 +1,61 @@
+//! The only place that talks to the API server.
+//!
+//! Owns clients, caches, every read and every write, each bounded in time and counted. Decides nothing: what to write comes from
+//! `plan`, when from `reconcile`.
+
+mod cache;
+mod calls;
+mod client;
+mod error;
+mod events;
+mod keys;
+mod leases;
+mod observe;
+pub mod rbac;
+mod status_patch;
+mod views;
+mod watch;
+mod watches;
+mod workspaces;
+mod write;
+
+use std::sync::Arc;
+
+use kube::Client;
+
+pub use cache::{Cache, Entry, WorkspaceKey};
+pub use calls::{Calls, READ_LIMIT, WRITE_LIMIT};
+pub use error::ClusterError;
+pub use events::Publisher;
+pub use keys::{Keys, KeysError};
+pub use leases::Leases;
+pub use observe::Workspace;
+pub use views::Child;
+pub use watches::{Caches, WATCHED};
+pub use workspaces::{RunningPod, running_pod};
+
+pub use client::{calls as client_for_calls, watches as client_for_watches};
+
+/// Access to the cluster for one controller: caches to read, a client to write.
+pub struct Cluster {
+    client: Client,
+    calls: Calls,
+    caches: Arc<Caches>,
+    publisher: Publisher,
+    classes: observe::StorageClasses,
+}
+
+impl Cluster {
+    /// Writes and reads live with `client`; `instance` is the pod's name in events.
+    pub fn new(client: Client, calls: Calls, caches: Arc<Caches>, instance: &str) -> Self {
+        let publisher = Publisher::new(client.clone(), calls.clone(), instance);
+        let classes = observe::StorageClasses::default();
+        Self { client, calls, caches, publisher, classes }
+    }
+
+    /// The caches.
+    pub fn caches(&self) -> &Caches {
+        &self.caches
+    }
+}
+

@@ -1,0 +1,243 @@
+//! Builds what a decision depends on: from the caches, and live where a decision asks for it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::{
+    core::v1::{Event, PersistentVolumeClaim, Pod, Service},
+    networking::v1::NetworkPolicy,
+    storage::v1::StorageClass,
+};
+use kube::{
+    Api, Resource,
+    api::ListParams,
+    core::{NamespaceResourceScope, PartialObjectMeta},
+};
+use serde::de::DeserializeOwned;
+
+use super::{
+    Cluster, ClusterError, WorkspaceKey,
+    cache::{Cache, Entry},
+    views::{self, AGENT_SUFFIX, Child, HOME_SUFFIX, Proof},
+    watch::{Project, entry},
+};
+use crate::{
+    crd::AgentWorkspace,
+    plan::{ChildKind, Observed, PodEvent, Seen, StorageClassView, WorkspaceView},
+    telemetry::{Kind, Verb},
+};
+
+/// Events of one pod that are read to explain a start; the newest say it, and the API server aggregates repetitions.
+const POD_EVENTS: u32 = 50;
+/// A storage class hardly ever changes; ten seconds keep a burst of new workspaces from asking once each.
+const CLASS_REMEMBERED: Duration = Duration::from_secs(10);
+
+/// A workspace as the cache holds it, with the version that its next write depends on.
+#[derive(Clone, Debug)]
+pub struct Workspace {
+    /// Whose it is.
+    pub key: WorkspaceKey,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// The object without what nobody reads.
+    pub object: Arc<AgentWorkspace>,
+}
+
+/// Storage classes, each remembered for a few seconds.
+#[derive(Debug, Default)]
+pub struct StorageClasses {
+    held: Mutex<HashMap<String, (Instant, Option<StorageClassView>)>>,
+}
+
+impl Cluster {
+    /// The workspace, if there still is one.
+    pub fn workspace(&self, key: &WorkspaceKey) -> Option<Workspace> {
+        let entry = self.caches.workspaces.get(key)?;
+        Some(Workspace { key: key.clone(), uid: entry.uid, object: entry.value })
+    }
+
+    /// Everything the caches know. What the operator remembers and what was asked live is filled in by the caller.
+    ///
+    /// # Errors
+    /// Only when the claim's StorageClass cannot be read.
+    pub async fn observe(&self, workspace: &Workspace, token_keys: String) -> Result<Observed, ClusterError> {
+        let caches = &self.caches;
+        let claim = cached(&caches.claims, workspace, Proof::Labels);
+        let storage_class = match &claim {
+            Seen::Ours(claim) => match &claim.storage_class_name {
+                Some(name) => self.storage_class(name).await?,
+                None => None,
+            },
+            Seen::Unconfirmed | Seen::Missing | Seen::Foreign(_) => None,
+        };
+        Ok(Observed {
+            workspace: view(workspace),
+            namespace_terminating: false,
+            own_write_pending: caches.own_write_pending(&workspace.key),
+            claim,
+            service: cached(&caches.services, workspace, Proof::Controller),
+            policy: cached(&caches.policies, workspace, Proof::Controller),
+            pod: cached(&caches.pods, workspace, Proof::Controller),
+            storage_class,
+            write_failure: None,
+            pod_events: None,
+            agent_readiness: None,
+            token_keys,
+        })
+    }
+
+    /// Reads one child live and fills it in: nothing is `Unconfirmed` afterwards.
+    pub async fn observe_live(
+        &self,
+        workspace: &Workspace,
+        child: ChildKind,
+        observed: &mut Observed,
+    ) -> Result<(), ClusterError> {
+        let caches = &self.caches;
+        match child {
+            ChildKind::Claim => {
+                let read = self.read::<PersistentVolumeClaim, _>(&workspace.key, child, views::claim).await?;
+                observed.claim = seen(&caches.claims, workspace, Proof::Labels, read);
+            }
+            ChildKind::Service => {
+                let read = self.read::<PartialObjectMeta<Service>, _>(&workspace.key, child, views::simple).await?;
+                observed.service = seen(&caches.services, workspace, Proof::Controller, read);
+            }
+            ChildKind::NetworkPolicy => {
+                let read =
+                    self.read::<PartialObjectMeta<NetworkPolicy>, _>(&workspace.key, child, views::simple).await?;
+                observed.policy = seen(&caches.policies, workspace, Proof::Controller, read);
+            }
+            ChildKind::Pod => {
+                let read = self.read::<Pod, _>(&workspace.key, child, views::pod).await?;
+                observed.pod = seen(&caches.pods, workspace, Proof::Controller, read);
+            }
+        }
+        Ok(())
+    }
+
+    async fn read<K, V>(
+        &self,
+        key: &WorkspaceKey,
+        child: ChildKind,
+        project: Project<K, V>,
+    ) -> Result<Option<Entry<V>>, ClusterError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), &key.namespace);
+        let name = child_name(key, child);
+        let object = self.calls.run(kind_of(child), Verb::Get, api.get_opt(&name)).await?;
+        Ok(object.and_then(|object| entry(object, project)).map(|(_, entry)| entry))
+    }
+
+    /// The events about one pod, the newest [`POD_EVENTS`] at most.
+    pub async fn pod_events(&self, namespace: &str, pod_uid: &str) -> Result<Vec<PodEvent>, ClusterError> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let parameters = ListParams::default().fields(&format!("involvedObject.uid={pod_uid}")).limit(POD_EVENTS);
+        let list = self.calls.run(Kind::Event, Verb::List, api.list(&parameters)).await?;
+        if list.metadata.continue_.is_some_and(|token| !token.is_empty()) {
+            tracing::info!(namespace, pod_uid, limit = POD_EVENTS, "the pod has more events than are read");
+        }
+        let mut events: Vec<PodEvent> = list.items.into_iter().map(pod_event).collect();
+        events.sort_by(|one, other| one.last_seen.cmp(&other.last_seen));
+        Ok(events)
+    }
+
+    async fn storage_class(&self, name: &str) -> Result<Option<StorageClassView>, ClusterError> {
+        if let Some(view) = self.classes.get(name) {
+            return Ok(view);
+        }
+        let api: Api<StorageClass> = Api::all(self.client.clone());
+        let class = self.calls.run(Kind::StorageClass, Verb::Get, api.get_opt(name)).await?;
+        let view = class.map(|class| StorageClassView {
+            name: name.to_owned(),
+            allow_volume_expansion: class.allow_volume_expansion.unwrap_or(false),
+            waits_for_consumer: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
+        });
+        self.classes.put(name, view.clone());
+        Ok(view)
+    }
+}
+
+impl StorageClasses {
+    fn get(&self, name: &str) -> Option<Option<StorageClassView>> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.get(name).filter(|(at, _)| at.elapsed() < CLASS_REMEMBERED).map(|(_, view)| view.clone())
+    }
+
+    fn put(&self, name: &str, view: Option<StorageClassView>) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|_, (at, _)| at.elapsed() < CLASS_REMEMBERED);
+        held.insert(name.to_owned(), (Instant::now(), view));
+    }
+}
+
+/// Name of a child.
+pub fn child_name(key: &WorkspaceKey, child: ChildKind) -> String {
+    let suffix = match child {
+        ChildKind::Claim => HOME_SUFFIX,
+        ChildKind::Service | ChildKind::NetworkPolicy | ChildKind::Pod => AGENT_SUFFIX,
+    };
+    format!("{}{suffix}", key.name)
+}
+
+/// The kind in metrics.
+pub const fn kind_of(child: ChildKind) -> Kind {
+    match child {
+        ChildKind::Claim => Kind::PersistentVolumeClaim,
+        ChildKind::Service => Kind::Service,
+        ChildKind::NetworkPolicy => Kind::NetworkPolicy,
+        ChildKind::Pod => Kind::Pod,
+    }
+}
+
+fn view(workspace: &Workspace) -> WorkspaceView {
+    let object = &workspace.object;
+    WorkspaceView {
+        name: workspace.key.name.clone(),
+        namespace: workspace.key.namespace.clone(),
+        uid: workspace.uid.clone(),
+        generation: object.metadata.generation.unwrap_or_default(),
+        deleting: object.metadata.deletion_timestamp.is_some(),
+        spec: object.spec.clone(),
+        status: object.status.clone().unwrap_or_default(),
+    }
+}
+
+fn cached<V: Clone>(cache: &Cache<Child<V>>, workspace: &Workspace, proof: Proof) -> Seen<V> {
+    cache.get(&workspace.key).map_or(Seen::Unconfirmed, |entry| {
+        entry.value.seen(proof, &workspace.uid, &workspace.key.name)
+    })
+}
+
+/// Sorts a live answer; what is ours is put into the cache too, since the watch may be behind.
+fn seen<V: Clone>(
+    cache: &Cache<Child<V>>,
+    workspace: &Workspace,
+    proof: Proof,
+    read: Option<Entry<Child<V>>>,
+) -> Seen<V> {
+    let Some(entry) = read else { return Seen::Missing };
+    let seen = entry.value.seen(proof, &workspace.uid, &workspace.key.name);
+    if matches!(seen, Seen::Ours(_)) {
+        cache.wrote(&workspace.key, entry);
+    }
+    seen
+}
+
+fn pod_event(event: Event) -> PodEvent {
+    let series = event.series.and_then(|series| series.last_observed_time).map(|time| time.0);
+    let last_seen = series
+        .or_else(|| event.last_timestamp.map(|time| time.0))
+        .or_else(|| event.event_time.map(|time| time.0))
+        .or_else(|| event.first_timestamp.map(|time| time.0));
+    PodEvent {
+        reason: event.reason.unwrap_or_default(),
+        message: event.message.unwrap_or_default(),
+        last_seen,
+    }
+}
