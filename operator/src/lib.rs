@@ -4,9 +4,15 @@
 
 pub mod agent;
 pub mod cluster;
+pub mod config;
+pub mod controller;
 pub mod crd;
 pub mod generate;
 pub mod leader;
+pub mod observed;
 pub mod plan;
+pub mod reconcile;
+pub mod server;
 pub mod telemetry;
+pub mod token;
 pub mod trust;

@@ -1,2 +1,92 @@
-//! Entry point.
-fn main() {}
+//! Entry point: reads the command line and starts what it names.
+
+use std::{io::Write, process::ExitCode, sync::Arc};
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use operator::{
+    cluster::{Calls, client_for_calls},
+    config::ControllerArguments,
+    controller::{self, Settings},
+    telemetry::{LogFormat, Metrics, start_logs},
+    token::{TokenArguments, token},
+};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Runs agent workspaces on Kubernetes.
+#[derive(Parser)]
+#[command(name = "operator", version, about, max_term_width = 120)]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Watch AgentWorkspaces and keep what they ask for.
+    Controller(Box<ControllerArguments>),
+    /// Print a token for a running workspace, good for ten minutes. Uses the pod's service account, or the current kubeconfig.
+    Token(TokenArguments),
+}
+
+fn main() -> ExitCode {
+    let program = Program::parse();
+    // The one TLS provider of the process; an error would mean that it is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match run(program.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Standard error is all that is left to report to.
+            let _ = writeln!(std::io::stderr(), "operator: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    // Two threads serve thousands of workspaces: the work is waiting for the API server. Fewer threads, less memory.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    match command {
+        Command::Controller(arguments) => runtime.block_on(run_controller(*arguments)),
+        Command::Token(arguments) => runtime.block_on(print_token(&arguments)),
+    }
+}
+
+async fn run_controller(arguments: ControllerArguments) -> anyhow::Result<()> {
+    start_logs(arguments.logs.log_format, &arguments.logs.log_filter);
+    let config = kube::Config::infer().await.context("no access to a cluster")?;
+    let settings = Settings {
+        namespace: arguments.place.namespace.clone(),
+        identity: arguments.identity.clone(),
+        leader_election: arguments.leader_election,
+        concurrency: usize::from(arguments.concurrency),
+        plan: arguments.plan_config(),
+        // Another replica may act by now: nothing in this process may go on, not even for a moment.
+        on_lost: || std::process::exit(1),
+    };
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), identity = settings.identity, "the operator starts");
+    let stop = CancellationToken::new();
+    let listener = controller::listen(arguments.listen).await?;
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let token = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("asked to end");
+        token.cancel();
+    });
+    controller::run(config, settings, listener, Arc::new(Metrics::new()), stop).await?;
+    tracing::info!("the operator has ended");
+    Ok(())
+}
+
+async fn print_token(arguments: &TokenArguments) -> anyhow::Result<()> {
+    start_logs(LogFormat::Text, "warn");
+    let config = kube::Config::infer().await.context("no access to a cluster")?;
+    let client = client_for_calls(&config)?;
+    let text = token(client, Calls::new(Arc::new(Metrics::new())), arguments).await?;
+    writeln!(std::io::stdout(), "{text}").context("cannot write the token")
+}

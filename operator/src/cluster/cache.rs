@@ -117,6 +117,15 @@ impl<V> Cache<V> {
         }
     }
 
+    /// The object with this UID was deleted by us and is gone at once.
+    pub fn gone(&self, key: &WorkspaceKey, uid: &str) {
+        let mut state = self.lock();
+        if state.objects.get(key).is_some_and(|held| held.uid == uid) {
+            state.objects.remove(key);
+            state.own_writes.remove(key);
+        }
+    }
+
     /// A changed or new object from the watch. True when it asks for a new decision.
     pub fn applied(&self, key: &WorkspaceKey, entry: Entry<V>) -> bool {
         let mut state = self.lock();

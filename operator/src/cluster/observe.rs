@@ -42,6 +42,8 @@ pub struct Workspace {
     pub key: WorkspaceKey,
     /// `metadata.uid`.
     pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub version: u64,
     /// The object without what nobody reads.
     pub object: Arc<AgentWorkspace>,
 }
@@ -56,7 +58,7 @@ impl Cluster {
     /// The workspace, if there still is one.
     pub fn workspace(&self, key: &WorkspaceKey) -> Option<Workspace> {
         let entry = self.caches.workspaces.get(key)?;
-        Some(Workspace { key: key.clone(), uid: entry.uid, object: entry.value })
+        Some(Workspace { key: key.clone(), uid: entry.uid, version: entry.version, object: entry.value })
     }
 
     /// Everything the caches know. What the operator remembers and what was asked live is filled in by the caller.

@@ -104,13 +104,17 @@ impl Cluster {
                 .preconditions(preconditions);
         match self.calls.run(Kind::Pod, Verb::Delete, api.delete(&deletion.name, &parameters)).await {
             Ok(answer) => {
-                // Without a deletionTimestamp the answer is the last state of a pod that is gone; the watch says so.
-                if let Some(pod) = answer.left().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
-                    self.remember(&self.caches.pods, key, pod, views::pod);
+                // Without a deletionTimestamp the answer is the last state of a pod that is gone (it never had a node).
+                match answer.left().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
+                    Some(pod) => self.remember(&self.caches.pods, key, pod, views::pod),
+                    None => self.caches.pods.gone(key, &deletion.uid),
                 }
                 Ok(())
             }
-            Err(ClusterError::NotFound { .. }) => Ok(()),
+            Err(ClusterError::NotFound { .. }) => {
+                self.caches.pods.gone(key, &deletion.uid);
+                Ok(())
+            }
             Err(error) => Err(error),
         }
     }

@@ -11,6 +11,8 @@ pub struct Memory {
     pub write_failure: Option<RememberedFailure>,
     /// The last answer of the pod's `/ready`.
     pub agent_readiness: Option<AgentReadiness>,
+    /// Version of the workspace whose write came too late: nothing is written until the watch brings another one.
+    pub conflicted_version: Option<u64>,
 }
 
 /// A refused write.

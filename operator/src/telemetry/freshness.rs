@@ -12,6 +12,7 @@ use std::{
 
 use axum::http;
 use futures::future::BoxFuture;
+use tokio::sync::Notify;
 use tower::{Layer, Service};
 
 use super::Kind;
@@ -32,12 +33,39 @@ struct Watch {
 #[derive(Debug)]
 pub struct Freshness {
     watches: Mutex<BTreeMap<Kind, Watch>>,
+    starting: Mutex<Option<String>>,
+    progress: Notify,
 }
 
 impl Freshness {
     /// Expects one watch for each of `kinds`; until all have listed, the process is not ready.
     pub fn new(kinds: &[Kind]) -> Self {
-        Self { watches: Mutex::new(kinds.iter().map(|kind| (*kind, Watch::default())).collect()) }
+        Self {
+            watches: Mutex::new(kinds.iter().map(|kind| (*kind, Watch::default())).collect()),
+            starting: Mutex::new(Some("starting".to_owned())),
+            progress: Notify::new(),
+        }
+    }
+
+    /// What the start waits for, for readiness and people.
+    pub fn starting(&self, waits_for: String) {
+        *self.starting.lock().unwrap_or_else(PoisonError::into_inner) = Some(waits_for);
+    }
+
+    /// The start is over.
+    pub fn started(&self) {
+        *self.starting.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Returns when every watch has completed its first list.
+    pub async fn all_listed(&self) {
+        loop {
+            let progress = self.progress.notified();
+            if self.lock().values().all(|watch| watch.listed) {
+                return;
+            }
+            progress.await;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Kind, Watch>> {
@@ -58,6 +86,7 @@ impl Freshness {
             watch.listed = true;
             watch.failure = None;
         }
+        self.progress.notify_waiters();
     }
 
     /// An event came through: an earlier failure is over.
@@ -83,9 +112,9 @@ impl Freshness {
 
     /// Why the process should not be called ready: one line per watch that has not listed, is refused or is stale.
     pub fn problems(&self) -> Vec<String> {
-        self.lock()
-            .iter()
-            .filter_map(|(kind, watch)| {
+        let starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let watches = self.lock();
+        let watches = watches.iter().filter_map(|(kind, watch)| {
                 let stale = watch.answered.map(|at| at.elapsed()).filter(|age| *age > STALE_AFTER);
                 match (&watch.failure, watch.listed, stale) {
                     (Some(failure), _, _) => Some(format!("watch of {kind:?}: {failure}")),
@@ -95,8 +124,8 @@ impl Freshness {
                     }
                     (None, true, None) => None,
                 }
-            })
-            .collect()
+            });
+        starting.into_iter().chain(watches).collect()
     }
 }
 

@@ -1,0 +1,165 @@
+//! The command line. Every flag is an environment variable too: flags = environment = documentation.
+//!
+//! Owns names, defaults and parsing. Must not know what a setting changes.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use clap::{ArgAction, Args};
+
+use crate::{
+    plan::{self, ClusterDns, Peer},
+    telemetry::LogFormat,
+};
+
+/// Labels of the operator's own pods, which network policies admit.
+const OPERATOR_LABEL: (&str, &str) = ("app.kubernetes.io/name", "agent-workspace-operator");
+
+/// Where the operator runs; the same for all subcommands.
+#[derive(Args, Clone, Debug)]
+pub struct Place {
+    /// Namespace of the operator: its Lease and its key Secret live there.
+    #[arg(long = "operator-namespace", env = "POD_NAMESPACE", default_value = "agent-workspace-system")]
+    pub namespace: String,
+}
+
+/// How logs look.
+#[derive(Args, Clone, Debug)]
+pub struct Logs {
+    /// Format of the log on standard error.
+    #[arg(long, env = "OPERATOR_LOG_FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormat,
+    /// What is logged, for example `info,operator=debug`.
+    #[arg(long, env = "RUST_LOG", default_value = "info")]
+    pub log_filter: String,
+}
+
+/// Flags of `operator controller`.
+#[derive(Args, Clone, Debug)]
+pub struct ControllerArguments {
+    /// Where the operator runs.
+    #[command(flatten)]
+    pub place: Place,
+    /// How logs look.
+    #[command(flatten)]
+    pub logs: Logs,
+    /// Name of this replica, unique among them: in a pod, the pod's name.
+    #[arg(long, env = "POD_NAME", default_value = "operator-outside-of-a-cluster")]
+    pub identity: String,
+    /// Address of health, readiness and metrics.
+    #[arg(long, env = "OPERATOR_LISTEN", default_value = "0.0.0.0:8080")]
+    pub listen: SocketAddr,
+    /// Wait for the Lease before acting. Without it there must be one replica.
+    #[arg(long, env = "OPERATOR_LEADER_ELECTION", default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
+    pub leader_election: bool,
+    /// Workspaces worked on at once.
+    #[arg(long, env = "OPERATOR_CONCURRENCY", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub concurrency: u16,
+    /// Agent image of workspaces that name none.
+    #[arg(long, env = "OPERATOR_AGENT_IMAGE")]
+    pub agent_image: String,
+    /// Prefix that names of Secrets must have to be mounted into a workspace; empty allows all.
+    #[arg(long, env = "OPERATOR_ALLOWED_SECRET_PREFIX", default_value = "agent-")]
+    pub allowed_secret_prefix: String,
+    /// Address ranges of the cluster (pods, Services, nodes) that workspaces must not reach, comma-separated.
+    #[arg(long, env = "OPERATOR_CLUSTER_CIDRS", default_value = "")]
+    pub cluster_cidrs: String,
+    /// Labels of the namespace where DNS is answered: `key=value,…`.
+    #[arg(long, env = "OPERATOR_DNS_NAMESPACE_LABELS", default_value = "kubernetes.io/metadata.name=kube-system", value_parser = labels)]
+    pub dns_namespace_labels: Labels,
+    /// Labels of the pods that answer DNS: `key=value,…`.
+    #[arg(long, env = "OPERATOR_DNS_POD_LABELS", default_value = "k8s-app=kube-dns", value_parser = labels)]
+    pub dns_pod_labels: Labels,
+    /// Address ranges that answer DNS besides those pods, comma-separated.
+    #[arg(long, env = "OPERATOR_DNS_CIDRS", default_value = "")]
+    pub dns_cidrs: String,
+    /// Labels of namespaces that may read the metrics of workspaces; unset: nobody, empty: all.
+    #[arg(long, env = "OPERATOR_METRICS_FROM_NAMESPACE_LABELS", value_parser = labels)]
+    pub metrics_from_namespace_labels: Option<Labels>,
+    /// Labels of pods that may read the metrics of workspaces; unset: nobody, empty: all.
+    #[arg(long, env = "OPERATOR_METRICS_FROM_POD_LABELS", value_parser = labels)]
+    pub metrics_from_pod_labels: Option<Labels>,
+}
+
+/// Labels that must all be equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels(pub BTreeMap<String, String>);
+
+/// Parses `key=value,key=value`; the empty text is the empty map.
+fn labels(text: &str) -> Result<Labels, String> {
+    let parse = |pair: &str| match pair.trim().split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("{pair:?} is not key=value")),
+    };
+    text.split(',').filter(|pair| !pair.trim().is_empty()).map(parse).collect::<Result<_, _>>().map(Labels)
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+impl ControllerArguments {
+    /// What decisions depend on.
+    pub fn plan_config(&self) -> plan::Config {
+        let metrics_from = match (&self.metrics_from_namespace_labels, &self.metrics_from_pod_labels) {
+            (None, None) => Vec::new(),
+            (namespaces, pods) => vec![Peer {
+                namespace_labels: namespaces.clone().unwrap_or_default().0,
+                pod_labels: pods.clone().unwrap_or_default().0,
+            }],
+        };
+        plan::Config {
+            default_image: self.agent_image.clone(),
+            allowed_secret_prefix: self.allowed_secret_prefix.clone(),
+            operator_namespace: self.place.namespace.clone(),
+            operator_labels: BTreeMap::from([(OPERATOR_LABEL.0.to_owned(), OPERATOR_LABEL.1.to_owned())]),
+            dns: ClusterDns {
+                peers: vec![Peer {
+                    namespace_labels: self.dns_namespace_labels.0.clone(),
+                    pod_labels: self.dns_pod_labels.0.clone(),
+                }],
+                cidrs: list(&self.dns_cidrs),
+            },
+            metrics_from,
+            cluster_cidrs: list(&self.cluster_cidrs),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        controller: ControllerArguments,
+    }
+
+    fn config(arguments: &[&str]) -> plan::Config {
+        let all = ["operator", "--agent-image", "registry/agent:1"].into_iter().chain(arguments.iter().copied());
+        Program::try_parse_from(all).map_err(|error| error.to_string()).unwrap().controller.plan_config()
+    }
+
+    #[test]
+    fn without_flags_the_configuration_is_the_documented_one() {
+        let expected = plan::Config { default_image: "registry/agent:1".to_owned(), ..plan::Config::default() };
+        assert_eq!(config(&[]), expected);
+    }
+
+    #[test]
+    fn metrics_are_for_nobody_when_unset_and_for_all_when_empty() {
+        assert_eq!(config(&[]).metrics_from, []);
+        assert_eq!(config(&["--metrics-from-namespace-labels", ""]).metrics_from, [Peer::default()]);
+    }
+
+    #[test]
+    fn lists_and_labels_are_read_and_rubbish_is_refused() {
+        let read = config(&["--cluster-cidrs", "10.0.0.0/8, 10.1.0.0/16", "--dns-pod-labels", "a=b,c=d"]);
+        assert_eq!(read.cluster_cidrs, ["10.0.0.0/8", "10.1.0.0/16"]);
+        assert_eq!(read.dns.peers[0].pod_labels.len(), 2);
+        let refused = Program::try_parse_from(["operator", "--agent-image", "a", "--dns-pod-labels", "a"]);
+        assert!(refused.err().unwrap().to_string().contains("is not key=value"));
+    }
+}
