@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use clap::{ArgAction, Args};
 
 use crate::{
+    crd::ImagePullPolicy,
     plan::{self, ClusterDns, Peer},
     telemetry::LogFormat,
 };
@@ -57,6 +58,9 @@ pub struct ControllerArguments {
     /// Agent image of workspaces that name none.
     #[arg(long, env = "OPERATOR_AGENT_IMAGE")]
     pub agent_image: String,
+    /// When the agent image is pulled, for workspaces that do not say.
+    #[arg(long, env = "OPERATOR_AGENT_IMAGE_PULL_POLICY", default_value = "IfNotPresent", value_parser = pull_policy)]
+    pub agent_image_pull_policy: ImagePullPolicy,
     /// Prefix that names of Secrets must have to be mounted into a workspace; empty allows all.
     #[arg(long, env = "OPERATOR_ALLOWED_SECRET_PREFIX", default_value = "agent-")]
     pub allowed_secret_prefix: String,
@@ -93,6 +97,15 @@ fn labels(text: &str) -> Result<Labels, String> {
     text.split(',').filter(|pair| !pair.trim().is_empty()).map(parse).collect::<Result<_, _>>().map(Labels)
 }
 
+fn pull_policy(text: &str) -> Result<ImagePullPolicy, String> {
+    match text {
+        "Always" => Ok(ImagePullPolicy::Always),
+        "IfNotPresent" => Ok(ImagePullPolicy::IfNotPresent),
+        "Never" => Ok(ImagePullPolicy::Never),
+        _ => Err("one of Always, IfNotPresent, Never".to_owned()),
+    }
+}
+
 fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
@@ -109,6 +122,7 @@ impl ControllerArguments {
         };
         plan::Config {
             default_image: self.agent_image.clone(),
+            default_image_pull_policy: self.agent_image_pull_policy,
             allowed_secret_prefix: self.allowed_secret_prefix.clone(),
             operator_namespace: self.place.namespace.clone(),
             operator_labels: BTreeMap::from([(OPERATOR_LABEL.0.to_owned(), OPERATOR_LABEL.1.to_owned())]),

@@ -1,13 +1,14 @@
 //! Entry point: reads the command line and starts what it names.
 
-use std::{io::Write, process::ExitCode, sync::Arc};
+use std::{io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use operator::{
     cluster::{Calls, client_for_calls},
     config::ControllerArguments,
     controller::{self, Settings},
+    generate,
     telemetry::{LogFormat, Metrics, start_logs},
     token::{TokenArguments, token},
 };
@@ -28,6 +29,19 @@ enum Command {
     Controller(Box<ControllerArguments>),
     /// Print a token for a running workspace, good for ten minutes. Uses the pod's service account, or the current kubeconfig.
     Token(TokenArguments),
+    /// Write the files that are made from code, or compare them.
+    Gen(GenerateArguments),
+}
+
+/// Flags of `operator gen`.
+#[derive(Args)]
+struct GenerateArguments {
+    /// Compare only; differences are an error.
+    #[arg(long)]
+    check: bool,
+    /// Root of the repository.
+    #[arg(long, default_value = ".")]
+    root: PathBuf,
 }
 
 fn main() -> ExitCode {
@@ -50,6 +64,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Controller(arguments) => runtime.block_on(run_controller(*arguments)),
         Command::Token(arguments) => runtime.block_on(print_token(&arguments)),
+        Command::Gen(arguments) => Ok(generate::run(arguments.check, &arguments.root)?),
     }
 }
 

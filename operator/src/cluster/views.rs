@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod, PodCondition},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{Resource, ResourceExt};
 
@@ -31,14 +31,23 @@ const ORDINARY_WAITS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// A child and to whom it belongs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Child<V> {
-    /// UID of the controller reference.
-    pub controller_uid: Option<String>,
+    /// The controller reference: its UID, and the workspace's name when it is one.
+    pub controller: Option<Controller>,
     /// Who else owns it, for people.
     pub owner: Option<String>,
     /// Name of the workspace by label, when the operator's own label is there too.
     pub labelled: Option<String>,
     /// The fields decisions depend on.
     pub view: V,
+}
+
+/// Who controls a child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Controller {
+    /// Its UID.
+    pub uid: String,
+    /// Its name, when it is an AgentWorkspace.
+    pub workspace: Option<String>,
 }
 
 /// How a child proves that it belongs to a workspace.
@@ -60,7 +69,10 @@ impl<V: Clone> Child<V> {
             Some(format!("managed by {manager}"))
         });
         Self {
-            controller_uid: controller.map(|owner| owner.uid.clone()),
+            controller: controller.map(|owner| Controller {
+                uid: owner.uid.clone(),
+                workspace: is_workspace(owner).then(|| owner.name.clone()),
+            }),
             owner,
             labelled: managed.and(label(labels, LABEL_WORKSPACE)).map(str::to_owned),
             view,
@@ -69,16 +81,26 @@ impl<V: Clone> Child<V> {
 
     /// Sorts the child for a workspace.
     pub fn seen(&self, proof: Proof, workspace_uid: &str, workspace_name: &str) -> Seen<V> {
+        let controlled = self.controller.as_ref().map(|controller| controller.uid == workspace_uid);
         let ours = match proof {
-            Proof::Controller => self.controller_uid.as_deref() == Some(workspace_uid),
+            Proof::Controller => controlled == Some(true),
             // A claim with another controller was made for another owner, whatever its labels say.
-            Proof::Labels => {
-                self.labelled.as_deref() == Some(workspace_name)
-                    && self.controller_uid.as_deref().is_none_or(|uid| uid == workspace_uid)
-            }
+            Proof::Labels => self.labelled.as_deref() == Some(workspace_name) && controlled != Some(false),
         };
-        if ours { Seen::Ours(self.view.clone()) } else { Seen::Foreign(ForeignObject { owner: self.owner.clone() }) }
+        if ours {
+            return Seen::Ours(self.view.clone());
+        }
+        let leftover = self.controller.as_ref().is_some_and(|controller| {
+            controller.uid != workspace_uid && controller.workspace.as_deref() == Some(workspace_name)
+        });
+        Seen::Foreign(ForeignObject { owner: self.owner.clone(), leftover })
     }
+}
+
+/// Group and kind tell, not the version: that changes with upgrades.
+fn is_workspace(owner: &OwnerReference) -> bool {
+    owner.kind == AgentWorkspace::kind(&())
+        && owner.api_version.split_once('/').is_some_and(|(group, _)| group == AgentWorkspace::group(&()))
 }
 
 fn label<'a>(labels: Option<&'a BTreeMap<String, String>>, name: &str) -> Option<&'a str> {
@@ -144,6 +166,13 @@ pub fn claim(object: PersistentVolumeClaim) -> Option<(WorkspaceKey, Child<Claim
             .and_then(|resources| resources.requests?.get("storage").map(|quantity| quantity.0.clone())),
         capacity: status.capacity.and_then(|capacity| capacity.get("storage").map(|quantity| quantity.0.clone())),
         storage_class_name: spec.storage_class_name,
+        access_modes: spec.access_modes.unwrap_or_default(),
+        controller_uid: metadata
+            .owner_references
+            .iter()
+            .flatten()
+            .find(|owner| owner.controller == Some(true))
+            .map(|owner| owner.uid.clone()),
     };
     Some((key, Child::new(metadata, view)))
 }
@@ -210,7 +239,7 @@ fn terminated(container: &ContainerStatus) -> Option<ContainerEnd> {
 /// What of a pod asks for a new decision: its life, Ready, the *kinds* of trouble. Node and address count only when the pod is
 /// ready, since nothing is written of them before; messages with counters in them ("back-off 20s") never count.
 pub fn same_pod(old: &Child<PodView>, new: &Child<PodView>) -> bool {
-    significant(&old.view) == significant(&new.view) && old.controller_uid == new.controller_uid
+    significant(&old.view) == significant(&new.view) && old.controller == new.controller
 }
 
 #[derive(PartialEq)]

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::crd;
+use crate::{cluster::rbac, crd};
 
 /// Where the chart keeps what it includes.
 const CHART: &str = "charts/agent-workspace-operator";
@@ -50,12 +50,23 @@ pub fn files() -> Vec<(String, String)> {
     let definition = crd::agent_workspace_definition();
     let definition_yaml = yaml::document(&definition);
     let definition_name = "agents.boring.dev_agentworkspaces.yaml";
-    vec![
+    let mut files = vec![
         (format!("crds/{definition_name}"), definition_yaml.clone()),
         (format!("{CHART}/files/crds/{definition_name}"), definition_yaml),
         (format!("{CHART}/values.schema.json"), values::schema()),
         ("docs/api.md".to_owned(), reference::markdown(&definition)),
-    ]
+    ];
+    let roles = [
+        ("operator-cluster", rbac::operator_cluster()),
+        ("operator-namespace", rbac::operator_namespace()),
+        ("view", rbac::view()),
+        ("edit", rbac::edit()),
+        ("admin", rbac::admin()),
+    ];
+    files.extend(
+        roles.map(|(name, rules)| (format!("{CHART}/files/rbac/{name}.yaml"), yaml::document(&rules))),
+    );
+    files
 }
 
 /// Writes every generated file below `root`, or with `check` compares them.

@@ -11,12 +11,13 @@ const OPERATOR: &[(&str, &[&str])] = &[
     ("trust", &[]),
     ("agent", &["trust", "plan"]),
     ("telemetry", &[]),
-    ("config", &["plan"]),
+    ("config", &["plan", "crd", "telemetry"]),
     ("cluster", &["plan", "crd", "trust", "telemetry"]),
     ("leader", &["cluster", "telemetry"]),
     ("server", &["telemetry"]),
     ("reconcile", &["cluster", "plan", "crd", "trust", "agent", "telemetry"]),
     ("observed", &["reconcile", "telemetry"]),
+    ("token", &["cluster", "trust", "config", "telemetry"]),
     (
         "controller",
         &[
