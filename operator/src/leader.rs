@@ -105,7 +105,10 @@ impl Candidate {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "the leader election cannot reach its lease");
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "the leader election cannot reach its lease"
+                    );
                 }
             }
             tokio::select! {
@@ -153,7 +156,7 @@ impl Candidate {
                 metadata: ObjectMeta { name: Some(self.leases.name().to_owned()), ..ObjectMeta::default() },
                 spec: Some(self.spec(None)),
             };
-            return self.written(self.leases.create(&fresh).await);
+            return written(self.leases.create(&fresh).await);
         };
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.clone().filter(|holder| !holder.is_empty());
@@ -163,18 +166,7 @@ impl Candidate {
             return Ok(Standing::Following { holder: Some(other) });
         }
         let taken = Lease { spec: Some(self.spec(Some(&spec))), ..lease };
-        self.written(self.leases.replace(&taken).await)
-    }
-
-    /// A lost race is no error. For a leader it means that the Lease is somebody else's; the next look tells.
-    fn written(&self, result: Result<Lease, ClusterError>) -> Result<Standing, ClusterError> {
-        match result {
-            Ok(_) => Ok(Standing::Leading),
-            Err(ClusterError::Conflict { .. } | ClusterError::AlreadyExists { .. }) => {
-                Ok(Standing::Following { holder: None })
-            }
-            Err(error) => Err(error),
-        }
+        written(self.leases.replace(&taken).await)
     }
 
     fn expired(&mut self, spec: &LeaseSpec) -> bool {
@@ -225,9 +217,23 @@ impl Candidate {
         match result.await {
             Ok(()) => tracing::info!(lease = self.leases.name(), "the lease is released"),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the lease was not released and runs out by itself");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the lease was not released and runs out by itself"
+                );
             }
         }
+    }
+}
+
+/// A lost race is no error. For a leader it means that the Lease is somebody else's; the next look tells.
+fn written(result: Result<Lease, ClusterError>) -> Result<Standing, ClusterError> {
+    match result {
+        Ok(_) => Ok(Standing::Leading),
+        Err(ClusterError::Conflict { .. } | ClusterError::AlreadyExists { .. }) => {
+            Ok(Standing::Following { holder: None })
+        }
+        Err(error) => Err(error),
     }
 }
 

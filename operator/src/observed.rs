@@ -43,9 +43,7 @@ impl Pass {
                     Did::Nothing => Outcome::Unchanged,
                     Did::Waits => Outcome::Waiting,
                 };
-                done.again.map(|again| {
-                    Duration::try_from(again.duration_since(Timestamp::now())).unwrap_or_default()
-                })
+                done.again.map(|again| Duration::try_from(again.duration_since(Timestamp::now())).unwrap_or_default())
             }
             Err(error) => {
                 self.outcome = Outcome::Failed;

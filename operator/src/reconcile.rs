@@ -120,14 +120,14 @@ impl Reconciler {
             };
             let mut memory = self.recall(&workspace);
             if memory.conflicted_version.as_ref() == Some(&workspace.version) {
-                return Ok(self.wait_for_watch());
+                return Ok(wait_for_watch());
             }
             let result = self.round(&workspace, &mut memory, read_pod_live).await;
             self.remember(&workspace, memory);
             let (plan, step) = match result {
                 Err(ReconcileError::Cluster(ClusterError::Conflict { message, .. })) => {
                     tracing::debug!(workspace = %key, message, "a write came too late, waiting for the watch");
-                    return Ok(self.wait_for_watch());
+                    return Ok(wait_for_watch());
                 }
                 other => other?,
             };
@@ -248,7 +248,7 @@ impl Reconciler {
         for child in &plan.apply {
             step = Step::Moved;
             let result = self.cluster.apply(key, child).await;
-            if !self.written(workspace, memory, child.kind(), result, now)? {
+            if !written(workspace, memory, child.kind(), result, now)? {
                 return Ok(step);
             }
         }
@@ -261,7 +261,7 @@ impl Reconciler {
                 Err(ClusterError::AlreadyExists { .. }) => return Ok(Step::PodNameTaken),
                 result => {
                     step = Step::Moved;
-                    self.written(workspace, memory, ChildKind::Pod, result, now)?;
+                    written(workspace, memory, ChildKind::Pod, result, now)?;
                 }
             }
         }
@@ -285,38 +285,6 @@ impl Reconciler {
         }
     }
 
-    /// True when the write succeeded, false when it was refused in a way that a person has to act on: that is remembered, and
-    /// the next decision reports it.
-    fn written(
-        &self,
-        workspace: &Workspace,
-        memory: &mut Memory,
-        child: ChildKind,
-        result: Result<(), ClusterError>,
-        now: Timestamp,
-    ) -> Result<bool, ReconcileError> {
-        let (kind, message) = match result {
-            Ok(()) => {
-                memory.write_succeeded(child);
-                return Ok(true);
-            }
-            Err(ClusterError::Forbidden { message, .. }) => {
-                (WriteFailureKind::of(403, &message).unwrap_or(WriteFailureKind::Forbidden), message)
-            }
-            Err(ClusterError::Invalid { message, .. }) => (WriteFailureKind::Invalid, message),
-            Err(error @ ClusterError::NamespaceTerminating { .. }) => {
-                (WriteFailureKind::NamespaceTerminating, error.to_string())
-            }
-            Err(other) => return Err(other.into()),
-        };
-        tracing::info!(workspace = %workspace.key, child = child.as_str(), message, "a write was refused");
-        let count = memory.failures_in_a_row(child) + 1;
-        let retry_at = retry_at(now, count, rand::random());
-        let generation = workspace.object.metadata.generation.unwrap_or_default();
-        memory.write_refused(WriteFailure { child, kind, message, retry_at }, generation);
-        Ok(false)
-    }
-
     fn count(&self, old: &AgentWorkspaceStatus, new: &AgentWorkspaceStatus) {
         if let Some(stop) = new.last_stop.as_ref().filter(|stop| old.last_stop.as_ref() != Some(*stop)) {
             self.metrics.stopped(match stop.reason {
@@ -324,9 +292,8 @@ impl Reconciler {
                 StopReason::Failure => "Failure",
             });
         }
-        let ready_after = |status: &AgentWorkspaceStatus| {
-            status.last_start.as_ref().and_then(|start| start.ready_after_milliseconds)
-        };
+        let ready_after =
+            |status: &AgentWorkspaceStatus| status.last_start.as_ref().and_then(|start| start.ready_after_milliseconds);
         if ready_after(old).is_none()
             && let Some(milliseconds) = ready_after(new).and_then(|milliseconds| u64::try_from(milliseconds).ok())
         {
@@ -334,14 +301,13 @@ impl Reconciler {
         }
     }
 
-    fn wait_for_watch(&self) -> Done {
-        let pause = jiff::SignedDuration::try_from(CONFLICT_PAUSE).unwrap_or_default();
-        Done { did: Did::Waits, again: Timestamp::now().checked_add(pause).ok() }
-    }
-
     fn recall(&self, workspace: &Workspace) -> Memory {
         let memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
-        memories.get(&workspace.key).filter(|(uid, _)| *uid == workspace.uid).map(|(_, memory)| memory.clone()).unwrap_or_default()
+        memories
+            .get(&workspace.key)
+            .filter(|(uid, _)| *uid == workspace.uid)
+            .map(|(_, memory)| memory.clone())
+            .unwrap_or_default()
     }
 
     fn remember(&self, workspace: &Workspace, memory: Memory) {
@@ -352,4 +318,40 @@ impl Reconciler {
     fn forget(&self, key: &WorkspaceKey) {
         self.memories.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
+}
+
+/// True when the write succeeded, false when it was refused in a way that a person has to act on: that is remembered, and
+/// the next decision reports it.
+fn written(
+    workspace: &Workspace,
+    memory: &mut Memory,
+    child: ChildKind,
+    result: Result<(), ClusterError>,
+    now: Timestamp,
+) -> Result<bool, ReconcileError> {
+    let (kind, message) = match result {
+        Ok(()) => {
+            memory.write_succeeded(child);
+            return Ok(true);
+        }
+        Err(ClusterError::Forbidden { message, .. }) => {
+            (WriteFailureKind::of(403, &message).unwrap_or(WriteFailureKind::Forbidden), message)
+        }
+        Err(ClusterError::Invalid { message, .. }) => (WriteFailureKind::Invalid, message),
+        Err(error @ ClusterError::NamespaceTerminating { .. }) => {
+            (WriteFailureKind::NamespaceTerminating, error.to_string())
+        }
+        Err(other) => return Err(other.into()),
+    };
+    tracing::info!(workspace = %workspace.key, child = child.as_str(), message, "a write was refused");
+    let count = memory.failures_in_a_row(child) + 1;
+    let retry_at = retry_at(now, count, rand::random());
+    let generation = workspace.object.metadata.generation.unwrap_or_default();
+    memory.write_refused(WriteFailure { child, kind, message, retry_at }, generation);
+    Ok(false)
+}
+
+fn wait_for_watch() -> Done {
+    let pause = jiff::SignedDuration::try_from(CONFLICT_PAUSE).unwrap_or_default();
+    Done { did: Did::Waits, again: Timestamp::now().checked_add(pause).ok() }
 }

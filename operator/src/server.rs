@@ -78,7 +78,11 @@ mod tests {
     fn shown() -> Shown {
         let freshness = Arc::new(Freshness::new(&[Kind::Pod]));
         freshness.started();
-        Shown { metrics: Arc::new(Metrics::new()), freshness, refresh: Arc::new(|metrics| metrics.workspaces("Running", 3)) }
+        Shown {
+            metrics: Arc::new(Metrics::new()),
+            freshness,
+            refresh: Arc::new(|metrics| metrics.workspaces("Running", 3)),
+        }
     }
 
     async fn get_text(shown: &Shown, path: &str) -> (StatusCode, String) {

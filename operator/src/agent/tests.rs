@@ -7,7 +7,7 @@ use wiremock::{
 use super::*;
 use crate::trust::Claims;
 
-async fn client(server: &MockServer) -> AgentClient {
+fn client(server: &MockServer) -> AgentClient {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let keys = KeyRing::read(&KeyRing::generate().unwrap()).unwrap();
     AgentClient { port: server.address().port(), ..AgentClient::new(Arc::new(keys)).unwrap() }
@@ -23,7 +23,7 @@ async fn readiness(status: u16, body: serde_json::Value) -> Vec<ReadinessReason>
     let server = MockServer::start().await;
     let answer = ResponseTemplate::new(status).set_body_json(body);
     Mock::given(method("GET")).and(path("/ready")).respond_with(answer).mount(&server).await;
-    client(&server).await.readiness("p-1", "127.0.0.1", Timestamp::now()).await.reasons
+    client(&server).readiness("p-1", "127.0.0.1", Timestamp::now()).await.reasons
 }
 
 #[tokio::test]
@@ -36,15 +36,16 @@ async fn drain_is_called_with_a_lifecycle_token_for_exactly_this_pod() {
         .expect(1)
         .mount(&server)
         .await;
-    let client = client(&server).await;
+    let client = client(&server);
     client.drain(TARGET, &drain(), Timestamp::now()).await.unwrap();
     let requests = server.received_requests().await.unwrap();
     let token = requests[0].headers["authorization"].to_str().unwrap().strip_prefix("Bearer ").unwrap().to_owned();
     let mut validation = jsonwebtoken::Validation::new(jsonwebtoken::Algorithm::EdDSA);
     validation.insecure_disable_signature_validation();
     validation.set_audience(&["team-a/alice/w-1/p-1"]);
-    let claims =
-        jsonwebtoken::decode::<Claims>(&token, &jsonwebtoken::DecodingKey::from_secret(b""), &validation).unwrap().claims;
+    let claims = jsonwebtoken::decode::<Claims>(&token, &jsonwebtoken::DecodingKey::from_secret(b""), &validation)
+        .unwrap()
+        .claims;
     assert_eq!((claims.scope.as_str(), claims.sub.as_str()), ("lifecycle", "system:operator"));
 }
 
@@ -52,7 +53,7 @@ async fn drain_is_called_with_a_lifecycle_token_for_exactly_this_pod() {
 async fn a_refused_drain_is_an_error_that_names_the_status() {
     let server = MockServer::start().await;
     Mock::given(method("POST")).respond_with(ResponseTemplate::new(503)).mount(&server).await;
-    let error = client(&server).await.drain(TARGET, &drain(), Timestamp::now()).await.unwrap_err();
+    let error = client(&server).drain(TARGET, &drain(), Timestamp::now()).await.unwrap_err();
     assert_eq!(error.to_string(), "the agent server answered 503 Service Unavailable");
 }
 
@@ -79,9 +80,12 @@ async fn answers_outside_of_the_contract_and_no_answer_count_as_unreachable() {
         assert_eq!(readiness(status, body).await, [ReadinessReason::Unreachable]);
     }
     let server = MockServer::start().await;
-    let client = client(&server).await;
+    let client = client(&server);
     drop(server);
     let answer = client.readiness("p-1", "127.0.0.1", Timestamp::now()).await;
     assert_eq!(answer.reasons, [ReadinessReason::Unreachable]);
-    assert_eq!(client.readiness("p-1", "not an address", Timestamp::now()).await.reasons, [ReadinessReason::Unreachable]);
+    assert_eq!(
+        client.readiness("p-1", "not an address", Timestamp::now()).await.reasons,
+        [ReadinessReason::Unreachable]
+    );
 }

@@ -62,12 +62,8 @@ pub struct Cache<V> {
 impl<V> Cache<V> {
     /// `same` tells whether two states of one object ask for the same decision: then no reconcile follows.
     pub fn new(same: fn(&V, &V) -> bool) -> Self {
-        let state = State {
-            objects: HashMap::new(),
-            staged: None,
-            written_since: HashSet::new(),
-            own_writes: HashMap::new(),
-        };
+        let state =
+            State { objects: HashMap::new(), staged: None, written_since: HashSet::new(), own_writes: HashMap::new() };
         Self { state: Mutex::new(state), same }
     }
 
@@ -100,9 +96,10 @@ impl<V> Cache<V> {
     /// True while the cache is older than the operator's own last write.
     pub fn own_write_pending(&self, key: &WorkspaceKey) -> bool {
         let state = self.lock();
-        state.own_writes.get(key).is_some_and(|version| {
-            state.objects.get(key).is_none_or(|entry| entry.version < *version)
-        })
+        state
+            .own_writes
+            .get(key)
+            .is_some_and(|version| state.objects.get(key).is_none_or(|entry| entry.version < *version))
     }
 
     /// Puts in what the API server answered to our own write.

@@ -136,5 +136,8 @@ impl ClusterError {
 
 /// The admission plugin that guards terminating namespaces says so in a cause, not only in the message.
 fn names_terminating_namespace(status: &Status) -> bool {
-    status.details.as_ref().is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
+    status
+        .details
+        .as_ref()
+        .is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
 }

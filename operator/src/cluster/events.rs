@@ -95,10 +95,10 @@ impl Publisher {
             hash.update(part.as_bytes());
             hash.update([0]);
         }
-        let hash: String = hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = u64::from_be_bytes(hash.finalize()[..8].try_into().expect("a SHA-256 has 32 bytes"));
         Event {
             metadata: ObjectMeta {
-                name: Some(format!("{}.{hash}", object.name.as_deref().unwrap_or(MANAGED_BY))),
+                name: Some(format!("{}.{hash:016x}", object.name.as_deref().unwrap_or(MANAGED_BY))),
                 namespace: object.namespace.clone(),
                 ..ObjectMeta::default()
             },

@@ -61,12 +61,7 @@ pub struct Keys {
 impl Keys {
     /// The Secret `name` in the operator's own namespace.
     pub fn new(client: Client, calls: Calls, namespace: &str, name: &str) -> Self {
-        Self {
-            api: Api::namespaced(client, namespace),
-            calls,
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }
+        Self { api: Api::namespaced(client, namespace), calls, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
     /// Reads the keys.

@@ -51,7 +51,13 @@ pub struct Workspace {
 /// Storage classes, each remembered for a few seconds.
 #[derive(Debug, Default)]
 pub struct StorageClasses {
-    held: Mutex<HashMap<String, (Instant, Option<StorageClassView>)>>,
+    held: Mutex<HashMap<String, (Instant, Remembered)>>,
+}
+
+#[derive(Clone, Debug)]
+enum Remembered {
+    Found(StorageClassView),
+    Absent,
 }
 
 impl Cluster {
@@ -145,14 +151,19 @@ impl Cluster {
             tracing::info!(namespace, pod_uid, limit = POD_EVENTS, "the pod has more events than are read");
         }
         let mut events: Vec<PodEvent> = list.items.into_iter().map(pod_event).collect();
-        events.sort_by(|one, other| one.last_seen.cmp(&other.last_seen));
+        events.sort_by_key(|event| event.last_seen);
         Ok(events)
     }
 
     async fn storage_class(&self, name: &str) -> Result<Option<StorageClassView>, ClusterError> {
-        if let Some(view) = self.classes.get(name) {
-            return Ok(view);
+        match self.classes.get(name) {
+            Some(Remembered::Found(view)) => Ok(Some(view)),
+            Some(Remembered::Absent) => Ok(None),
+            None => self.read_storage_class(name).await,
         }
+    }
+
+    async fn read_storage_class(&self, name: &str) -> Result<Option<StorageClassView>, ClusterError> {
         let api: Api<StorageClass> = Api::all(self.client.clone());
         let class = self.calls.run(Kind::StorageClass, Verb::Get, api.get_opt(name)).await?;
         let view = class.map(|class| StorageClassView {
@@ -160,18 +171,18 @@ impl Cluster {
             allow_volume_expansion: class.allow_volume_expansion.unwrap_or(false),
             waits_for_consumer: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
         });
-        self.classes.put(name, view.clone());
+        self.classes.put(name, view.clone().map_or(Remembered::Absent, Remembered::Found));
         Ok(view)
     }
 }
 
 impl StorageClasses {
-    fn get(&self, name: &str) -> Option<Option<StorageClassView>> {
+    fn get(&self, name: &str) -> Option<Remembered> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.get(name).filter(|(at, _)| at.elapsed() < CLASS_REMEMBERED).map(|(_, view)| view.clone())
     }
 
-    fn put(&self, name: &str, view: Option<StorageClassView>) {
+    fn put(&self, name: &str, view: Remembered) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|_, (at, _)| at.elapsed() < CLASS_REMEMBERED);
         held.insert(name.to_owned(), (Instant::now(), view));
@@ -211,9 +222,9 @@ fn view(workspace: &Workspace) -> WorkspaceView {
 }
 
 fn cached<V: Clone>(cache: &Cache<Child<V>>, workspace: &Workspace, proof: Proof) -> Seen<V> {
-    cache.get(&workspace.key).map_or(Seen::Unconfirmed, |entry| {
-        entry.value.seen(proof, &workspace.uid, &workspace.key.name)
-    })
+    cache
+        .get(&workspace.key)
+        .map_or(Seen::Unconfirmed, |entry| entry.value.seen(proof, &workspace.uid, &workspace.key.name))
 }
 
 /// Sorts a live answer; what is ours is put into the cache too, since the watch may be behind.
@@ -237,9 +248,5 @@ fn pod_event(event: Event) -> PodEvent {
         .or_else(|| event.last_timestamp.map(|time| time.0))
         .or_else(|| event.event_time.map(|time| time.0))
         .or_else(|| event.first_timestamp.map(|time| time.0));
-    PodEvent {
-        reason: event.reason.unwrap_or_default(),
-        message: event.message.unwrap_or_default(),
-        last_seen,
-    }
+    PodEvent { reason: event.reason.unwrap_or_default(), message: event.message.unwrap_or_default(), last_seen }
 }

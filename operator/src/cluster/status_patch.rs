@@ -5,7 +5,11 @@ use serde_json::{Map, Value, json};
 
 /// JSON merge patch (RFC 7386) for the status subresource, on condition of `resource_version`: absent fields are removed by an
 /// explicit null, fields of a newer version of this program that it does not know are left alone.
-pub fn status_patch<S: Serialize>(old: Option<&S>, new: &S, resource_version: &str) -> Result<Value, serde_json::Error> {
+pub fn status_patch<S: Serialize>(
+    old: Option<&S>,
+    new: &S,
+    resource_version: &str,
+) -> Result<Value, serde_json::Error> {
     let old = match old {
         Some(old) => serde_json::to_value(old)?,
         None => json!({}),
@@ -40,7 +44,8 @@ mod tests {
 
     #[test]
     fn a_patch_holds_what_changed_and_nulls_for_what_is_gone() {
-        let old = json!({"phase": "Running", "pod": {"name": "a", "uid": "1"}, "restarts": 1, "storage": {"a": 1, "b": 2}});
+        let old =
+            json!({"phase": "Running", "pod": {"name": "a", "uid": "1"}, "restarts": 1, "storage": {"a": 1, "b": 2}});
         let new = json!({"phase": "Stopping", "restarts": 1, "storage": {"a": 1, "c": [1]}});
         assert_eq!(
             status_patch(Some(&old), &new, "7").unwrap(),

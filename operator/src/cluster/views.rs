@@ -15,9 +15,7 @@ use crate::{
         ANNOTATION_APPLIED, ANNOTATION_KEYS, ANNOTATION_OWNER_USER, ANNOTATION_REVISION, AgentWorkspace,
         LABEL_MANAGED_BY, LABEL_WORKSPACE, LABEL_WORKSPACE_UID, MANAGED_BY,
     },
-    plan::{
-        ClaimPhase, ClaimView, ContainerEnd, ContainerWait, ForeignObject, PodPhase, PodView, Seen, SimpleView,
-    },
+    plan::{ClaimPhase, ClaimView, ContainerEnd, ContainerWait, ForeignObject, PodPhase, PodView, Seen, SimpleView},
 };
 
 /// Ends the names of pod, Service and NetworkPolicy.
@@ -63,7 +61,7 @@ impl<V: Clone> Child<V> {
     fn new(metadata: &ObjectMeta, view: V) -> Self {
         let controller = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
         let labels = metadata.labels.as_ref();
-        let managed = label(labels, LABEL_MANAGED_BY).filter(|value| *value == MANAGED_BY);
+        let ours = label(labels, LABEL_MANAGED_BY).filter(|value| *value == MANAGED_BY);
         let owner = controller.map(|owner| format!("{}/{}", owner.kind, owner.name)).or_else(|| {
             let manager = label(labels, LABEL_MANAGED_BY)?;
             Some(format!("managed by {manager}"))
@@ -74,7 +72,7 @@ impl<V: Clone> Child<V> {
                 workspace: is_workspace(owner).then(|| owner.name.clone()),
             }),
             owner,
-            labelled: managed.and(label(labels, LABEL_WORKSPACE)).map(str::to_owned),
+            labelled: ours.and(label(labels, LABEL_WORKSPACE)).map(str::to_owned),
             view,
         }
     }
@@ -130,6 +128,7 @@ pub fn same_workspace(old: &AgentWorkspace, new: &AgentWorkspace) -> bool {
 }
 
 /// A Service or NetworkPolicy.
+#[expect(clippy::needless_pass_by_value, reason = "all projections have one form")]
 pub fn simple<K: Resource<DynamicType = ()>>(object: K) -> Option<(WorkspaceKey, Child<SimpleView>)> {
     let metadata = object.meta();
     let view = SimpleView {
@@ -204,9 +203,7 @@ pub fn pod(object: Pod) -> Option<(WorkspaceKey, Child<PodView>)> {
         node_name: object.spec.and_then(|spec| spec.node_name),
         ip: status.pod_ip.clone().filter(|ip| !ip.is_empty()),
         unschedulable: condition("PodScheduled")
-            .filter(|condition| {
-                condition.status == "False" && condition.reason.as_deref() == Some("Unschedulable")
-            })
+            .filter(|condition| condition.status == "False" && condition.reason.as_deref() == Some("Unschedulable"))
             .map(message),
         disruption: condition("DisruptionTarget").filter(|condition| condition.status == "True").map(message),
         waiting: container.and_then(waiting),
@@ -243,6 +240,7 @@ pub fn same_pod(old: &Child<PodView>, new: &Child<PodView>) -> bool {
 }
 
 #[derive(PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "a value to compare, not a state machine")]
 struct SignificantPod<'a> {
     deleting: bool,
     revision: Option<&'a str>,

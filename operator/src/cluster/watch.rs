@@ -17,22 +17,30 @@ use crate::telemetry::{Freshness, Kind, Metrics, WATCH_TIMEOUT};
 pub type Project<K, V> = fn(K) -> Option<(WorkspaceKey, V)>;
 
 /// What a watch yields: objects that may not decode, or metadata alone, which always does.
-pub trait Watched: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + Sync + 'static {
+pub trait Watched:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
+{
     /// What is projected.
     type Object: Resource<DynamicType = ()>;
 
     /// The object, or why there is none.
-    fn decoded(self) -> Result<Self::Object, InvalidObject>;
+    fn decoded(self) -> Result<Self::Object, Box<InvalidObject>>;
 }
 
 impl<K> Watched for DeserializeGuard<K>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
 {
     type Object = K;
 
-    fn decoded(self) -> Result<K, InvalidObject> {
-        self.0
+    fn decoded(self) -> Result<K, Box<InvalidObject>> {
+        self.0.map_err(Box::new)
     }
 }
 
@@ -42,7 +50,7 @@ where
 {
     type Object = Self;
 
-    fn decoded(self) -> Result<Self, InvalidObject> {
+    fn decoded(self) -> Result<Self, Box<InvalidObject>> {
         Ok(self)
     }
 }
@@ -64,7 +72,12 @@ pub struct Watch<V> {
 
 impl<V: Send + Sync + 'static> Watch<V> {
     /// Follows the watch for ever. Errors are noted, logged once each, and tried again with backoff (0.8 s → 30 s).
-    pub async fn run<W: Watched>(self, client: Client, project: Project<W::Object, V>, changed: impl Fn(WorkspaceKey) + Send) {
+    pub async fn run<W: Watched>(
+        self,
+        client: Client,
+        project: Project<W::Object, V>,
+        changed: impl Fn(WorkspaceKey) + Send,
+    ) {
         let api: Api<W> = Api::all(client);
         let seconds = u32::try_from(WATCH_TIMEOUT.as_secs()).expect("180 fits");
         let mut config = watcher::Config::default().timeout(seconds);
@@ -170,4 +183,3 @@ pub fn entry<K: Resource<DynamicType = ()>, V>(object: K, project: Project<K, V>
     let (key, value) = project(object)?;
     Some((key, Entry { uid, version, value: Arc::new(value) }))
 }
-

@@ -56,7 +56,13 @@ impl Default for Caches {
 
 impl Caches {
     /// Starts the watches; they run until the set is dropped. `changed` is called for each workspace that asks for a new decision.
-    pub fn watch<F>(&self, client: &Client, freshness: &Arc<Freshness>, metrics: &Arc<Metrics>, changed: F) -> JoinSet<()>
+    pub fn watch<F>(
+        &self,
+        client: &Client,
+        freshness: &Arc<Freshness>,
+        metrics: &Arc<Metrics>,
+        changed: F,
+    ) -> JoinSet<()>
     where
         F: Fn(WorkspaceKey) + Clone + Send + 'static,
     {

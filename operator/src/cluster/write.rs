@@ -38,16 +38,15 @@ impl Cluster {
     /// Patches the status on condition of the version that was observed: `Conflict` when the object has changed since.
     pub async fn patch_status(&self, workspace: &Workspace, status: &AgentWorkspaceStatus) -> Result<(), ClusterError> {
         let version = workspace.object.metadata.resource_version.as_deref().unwrap_or_default();
-        let unserializable = |error| {
-            ClusterError::new(Kind::AgentWorkspace, Verb::Patch, kube::Error::SerdeError(error))
-        };
+        let unserializable =
+            |error| ClusterError::new(Kind::AgentWorkspace, Verb::Patch, kube::Error::SerdeError(error));
         let patch = status_patch(workspace.object.status.as_ref(), status, version).map_err(unserializable)?;
         let api: Api<AgentWorkspace> = Api::namespaced(self.client.clone(), &workspace.key.namespace);
         let parameters = PatchParams { field_manager: Some(STATUS_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = Patch::Merge(patch);
         let call = api.patch_status(&workspace.key.name, &parameters, &patch);
         let written = self.calls.run(Kind::AgentWorkspace, Verb::Patch, call).await?;
-        self.remember(&self.caches.workspaces, &workspace.key, written, views::workspace);
+        remember(&self.caches.workspaces, &workspace.key, written, views::workspace);
         Ok(())
     }
 
@@ -56,15 +55,15 @@ impl Cluster {
         match child {
             Child::Claim(claim) => {
                 let written = self.apply_one(key, child.kind(), CLAIM_MANAGER, claim.as_ref()).await?;
-                self.remember(&self.caches.claims, key, written, views::claim);
+                remember(&self.caches.claims, key, written, views::claim);
             }
             Child::Service(service) => {
                 let written = self.apply_one(key, child.kind(), SERVICE_MANAGER, service.as_ref()).await?;
-                self.remember(&self.caches.services, key, written, views::simple);
+                remember(&self.caches.services, key, written, views::simple);
             }
             Child::NetworkPolicy(policy) => {
                 let written = self.apply_one(key, child.kind(), POLICY_MANAGER, policy.as_ref()).await?;
-                self.remember(&self.caches.policies, key, written, views::simple);
+                remember(&self.caches.policies, key, written, views::simple);
             }
         }
         Ok(())
@@ -91,7 +90,7 @@ impl Cluster {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         let parameters = PostParams { field_manager: Some(POD_MANAGER.to_owned()), ..PostParams::default() };
         let written = self.calls.run(Kind::Pod, Verb::Create, api.create(&parameters, pod)).await?;
-        self.remember(&self.caches.pods, key, written, views::pod);
+        remember(&self.caches.pods, key, written, views::pod);
         Ok(())
     }
 
@@ -99,14 +98,13 @@ impl Cluster {
     pub async fn delete_pod(&self, key: &WorkspaceKey, deletion: &PodDeletion) -> Result<(), ClusterError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         let preconditions = Preconditions { uid: Some(deletion.uid.clone()), resource_version: None };
-        let parameters =
-            DeleteParams { grace_period_seconds: deletion.grace_seconds, ..DeleteParams::default() }
-                .preconditions(preconditions);
+        let parameters = DeleteParams { grace_period_seconds: deletion.grace_seconds, ..DeleteParams::default() }
+            .preconditions(preconditions);
         match self.calls.run(Kind::Pod, Verb::Delete, api.delete(&deletion.name, &parameters)).await {
             Ok(answer) => {
                 // Without a deletionTimestamp the answer is the last state of a pod that is gone (it never had a node).
                 match answer.left().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
-                    Some(pod) => self.remember(&self.caches.pods, key, pod, views::pod),
+                    Some(pod) => remember(&self.caches.pods, key, pod, views::pod),
                     None => self.caches.pods.gone(key, &deletion.uid),
                 }
                 Ok(())
@@ -128,7 +126,7 @@ impl Cluster {
         let parameters = PatchParams { field_manager: Some(KEYS_MANAGER.to_owned()), ..PatchParams::default() };
         let call = api.patch(&keys.name, &parameters, &patch);
         let written = self.calls.run(Kind::Pod, Verb::Patch, call).await?;
-        self.remember(&self.caches.pods, key, written, views::pod);
+        remember(&self.caches.pods, key, written, views::pod);
         Ok(())
     }
 
@@ -144,17 +142,17 @@ impl Cluster {
         };
         self.publisher.publish(&object, event, now).await;
     }
+}
 
-    fn remember<K: Resource<DynamicType = ()>, V>(
-        &self,
-        cache: &Cache<V>,
-        key: &WorkspaceKey,
-        written: K,
-        project: Project<K, V>,
-    ) {
-        match entry(written, project) {
-            Some((_, entry)) => cache.wrote(key, entry),
-            None => tracing::error!(workspace = %key, kind = %K::kind(&()), "the answer to a write has no identity"),
-        }
+fn remember<K: Resource<DynamicType = ()>, V>(
+    cache: &Cache<V>,
+    key: &WorkspaceKey,
+    written: K,
+    project: Project<K, V>,
+) {
+    if let Some((_, entry)) = entry(written, project) {
+        cache.wrote(key, entry);
+    } else {
+        tracing::error!(workspace = %key, kind = %K::kind(&()), "the answer to a write has no identity");
     }
 }

@@ -150,8 +150,7 @@ pub async fn run(
     let server = tokio::spawn(serve(listener, shown(&parts, leading.clone()), server_stop.clone().cancelled_owned()));
 
     let queue = Arc::clone(&parts.queue);
-    let mut watches =
-        parts.caches.watch(&watch_client, &parts.freshness, &parts.metrics, move |key| queue.add(key));
+    let mut watches = parts.caches.watch(&watch_client, &parts.freshness, &parts.metrics, move |key| queue.add(key));
     let result = async {
         let keys = Keys::new(client.clone(), calls.clone(), &settings.namespace, KEYS_SECRET_NAME);
         let Some(keys) = keys_at_start(&keys, &parts.freshness, &stop).await? else { return Ok(()) };
@@ -159,8 +158,7 @@ pub async fn run(
         let cluster = Cluster::new(client, calls, Arc::clone(&parts.caches), &settings.identity);
         let public = keys.public_key_set();
         let agent = AgentClient::new(Arc::new(keys)).map_err(ControllerError::AgentClient)?;
-        let reconciler =
-            Reconciler::new(cluster, agent, public, settings.plan.clone(), Arc::clone(&parts.metrics));
+        let reconciler = Reconciler::new(cluster, agent, public, settings.plan.clone(), Arc::clone(&parts.metrics));
         work(&parts, Arc::new(reconciler), settings.concurrency, leading, &mut watches, &stop).await
     }
     .await;
@@ -234,7 +232,7 @@ async fn work(
             biased;
             () = stop.cancelled() => break Ok(()),
             _ = watches.join_next() => break Err(ControllerError::WatchEnded),
-            Some(ended) = workers.join_next() => report_defect(ended),
+            Some(ended) = workers.join_next() => report_defect(&ended),
             key = parts.queue.next(), if workers.len() < concurrency => {
                 let worker = Worker {
                     reconciler: Arc::clone(&reconciler),
@@ -249,7 +247,7 @@ async fn work(
     };
     let drained = timeout(DRAIN_LIMIT, async {
         while let Some(ended) = workers.join_next().await {
-            report_defect(ended);
+            report_defect(&ended);
         }
     });
     if drained.await.is_err() {
@@ -259,8 +257,8 @@ async fn work(
     result
 }
 
-fn report_defect(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended.as_ref()
+fn report_defect(ended: &Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
         && error.is_panic()
     {
         tracing::error!(error = error as &dyn std::error::Error, "a reconcile ended by a defect");
@@ -331,9 +329,5 @@ fn shown(parts: &Parts, leading: watch::Receiver<bool>) -> Shown {
             metrics.workspaces(name, count);
         }
     };
-    Shown {
-        metrics: Arc::clone(&parts.metrics),
-        freshness: Arc::clone(&parts.freshness),
-        refresh: Arc::new(refresh),
-    }
+    Shown { metrics: Arc::clone(&parts.metrics), freshness: Arc::clone(&parts.freshness), refresh: Arc::new(refresh) }
 }

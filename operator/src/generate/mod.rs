@@ -63,9 +63,7 @@ pub fn files() -> Vec<(String, String)> {
         ("edit", rbac::edit()),
         ("admin", rbac::admin()),
     ];
-    files.extend(
-        roles.map(|(name, rules)| (format!("{CHART}/files/rbac/{name}.yaml"), yaml::document(&rules))),
-    );
+    files.extend(roles.map(|(name, rules)| (format!("{CHART}/files/rbac/{name}.yaml"), yaml::document(&rules))));
     files
 }
 

@@ -42,7 +42,10 @@ impl Memory {
 
     /// Refusals of this child in a row so far.
     pub fn failures_in_a_row(&self, child: ChildKind) -> u32 {
-        self.write_failure.as_ref().filter(|remembered| remembered.failure.child == child).map_or(0, |remembered| remembered.count)
+        self.write_failure
+            .as_ref()
+            .filter(|remembered| remembered.failure.child == child)
+            .map_or(0, |remembered| remembered.count)
     }
 
     /// What still holds for this generation and this pod.

@@ -115,16 +115,14 @@ impl Freshness {
         let starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let watches = self.lock();
         let watches = watches.iter().filter_map(|(kind, watch)| {
-                let stale = watch.answered.map(|at| at.elapsed()).filter(|age| *age > STALE_AFTER);
-                match (&watch.failure, watch.listed, stale) {
-                    (Some(failure), _, _) => Some(format!("watch of {kind:?}: {failure}")),
-                    (None, false, _) => Some(format!("watch of {kind:?}: first list is not complete")),
-                    (None, true, Some(age)) => {
-                        Some(format!("watch of {kind:?}: no answer for {} s", age.as_secs()))
-                    }
-                    (None, true, None) => None,
-                }
-            });
+            let stale = watch.answered.map(|at| at.elapsed()).filter(|age| *age > STALE_AFTER);
+            match (&watch.failure, watch.listed, stale) {
+                (Some(failure), _, _) => Some(format!("watch of {kind:?}: {failure}")),
+                (None, false, _) => Some(format!("watch of {kind:?}: first list is not complete")),
+                (None, true, Some(age)) => Some(format!("watch of {kind:?}: no answer for {} s", age.as_secs())),
+                (None, true, None) => None,
+            }
+        });
         starting.into_iter().chain(watches).collect()
     }
 }

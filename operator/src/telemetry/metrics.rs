@@ -195,16 +195,10 @@ impl Metrics {
 
     /// Number of calls with this kind and verb, whatever their result.
     pub fn calls(&self, kind: Kind, verb: Verb) -> u64 {
-        [
-            CallResult::Ok,
-            CallResult::Conflict,
-            CallResult::Refused,
-            CallResult::TimedOut,
-            CallResult::Unavailable,
-        ]
-        .into_iter()
-        .filter_map(|result| self.calls.get(&CallLabels { kind, verb, result }).map(|counter| counter.get()))
-        .sum()
+        [CallResult::Ok, CallResult::Conflict, CallResult::Refused, CallResult::TimedOut, CallResult::Unavailable]
+            .into_iter()
+            .filter_map(|result| self.calls.get(&CallLabels { kind, verb, result }).map(|counter| counter.get()))
+            .sum()
     }
 
     /// Workspaces in one phase.

@@ -44,8 +44,7 @@ fn verify(token: &str, keys: &[serde_json::Value]) -> Result<serde_json::Value, 
 #[test]
 fn a_user_token_carries_the_contract_claims_and_verifies_from_the_published_keys() {
     let ring = ring();
-    let token =
-        ring.sign(Scope::User, AUDIENCE.to_owned(), "alice@example.com", now(), PRINTED_TOKEN_SECONDS).unwrap();
+    let token = ring.sign(Scope::User, AUDIENCE.to_owned(), "alice@example.com", now(), PRINTED_TOKEN_SECONDS).unwrap();
     assert_eq!(
         verify(&token, &public_keys(&ring)).unwrap(),
         serde_json::json!({
@@ -58,9 +57,8 @@ fn a_user_token_carries_the_contract_claims_and_verifies_from_the_published_keys
 #[test]
 fn a_lifecycle_token_lives_one_minute_and_is_signed_by_the_lifecycle_key() {
     let ring = ring();
-    let token = ring
-        .sign(Scope::Lifecycle, AUDIENCE.to_owned(), LIFECYCLE_SUBJECT, now(), LIFECYCLE_TOKEN_SECONDS)
-        .unwrap();
+    let token =
+        ring.sign(Scope::Lifecycle, AUDIENCE.to_owned(), LIFECYCLE_SUBJECT, now(), LIFECYCLE_TOKEN_SECONDS).unwrap();
     let claims = verify(&token, &public_keys(&ring)).unwrap();
     assert_eq!((claims["scope"].as_str(), claims["exp"].as_i64()), (Some("lifecycle"), Some(1_790_000_060)));
     let header = jsonwebtoken::decode_header(&token).unwrap();
