@@ -12,6 +12,8 @@ use super::{
 
 /// Longest part of a foreign sentence that is passed on; with our own words the whole stays below 1 kB.
 const QUOTE_BYTES: usize = 600;
+/// The kubelet repeats a failing mount after two minutes at the latest.
+const RECENT_EVENT_SECONDS: i64 = 300;
 /// How long an answer of the server speaks for it: longer than the time limit of the question.
 const FRESH_SECONDS: i64 = 5;
 
@@ -159,11 +161,19 @@ fn image_pull(text: &str) -> Cause {
     )
 }
 
-/// The newest event that says why.
+/// What the events say: of those that are recent, one that a person has to act on, else the newest. The kubelet mixes the
+/// sentence that names a missing Secret with one that only says that mounting took too long.
 fn event_cause(events: &[PodEvent]) -> Option<Cause> {
-    let mut sorted: Vec<&PodEvent> = events.iter().collect();
+    let newest = events.iter().filter_map(|event| event.last_seen).max();
+    let recent = |event: &&PodEvent| match (event.last_seen, newest) {
+        (Some(seen), Some(newest)) => seconds_between(seen, newest) <= RECENT_EVENT_SECONDS,
+        _ => true,
+    };
+    let mut sorted: Vec<&PodEvent> = events.iter().filter(recent).collect();
     sorted.sort_by_key(|event| std::cmp::Reverse(event.last_seen));
-    sorted.into_iter().find_map(one_event_cause)
+    let mut causes: Vec<Cause> = sorted.into_iter().filter_map(one_event_cause).collect();
+    causes.sort_by_key(|cause| !cause.needs_person);
+    causes.into_iter().next()
 }
 
 fn one_event_cause(event: &PodEvent) -> Option<Cause> {

@@ -11,7 +11,7 @@ use super::{
     children,
     lifecycle::{Situation, announce_start, close},
     running,
-    status::{Draft, Progress, Truth, after, has_reason, seconds_between},
+    status::{Draft, Progress, Truth, after, condition, has_reason, seconds_between},
     storage,
 };
 
@@ -191,6 +191,11 @@ fn next_look(created: Timestamp, age: i64, timeout: i64) -> Timestamp {
 
 /// The start takes longer than usual.
 fn pod_late<'a>(situation: &Situation<'a>, found: &Cause, timed_out_after: Option<i64>) -> Draft<'a> {
+    // A pull is tried again and again, each time with other words (a port, a pause): the first ones stay.
+    let told = condition(situation.status(), ConditionType::Ready)
+        .filter(|told| found.reason == Reason::ImagePull && told.reason == found.reason.as_str());
+    let found =
+        &Cause { message: told.map_or_else(|| found.message.clone(), |told| told.message.clone()), ..found.clone() };
     let mut draft = quiet(situation);
     draft.not_ready(found.reason, &found.message);
     if let Some(kind) = found.condition {

@@ -67,6 +67,38 @@ fn an_image_that_cannot_be_pulled_asks_for_a_person() {
 }
 
 #[test]
+fn a_pull_that_is_tried_again_is_not_told_again() {
+    let mut observed = late(|observed| {
+        let message = Some("dial tcp 192.0.2.1:443: read 198.18.0.2:41969: i/o timeout".to_owned());
+        pod_mut(observed).waiting = Some(ContainerWait { reason: "ErrImagePull".to_owned(), message });
+    });
+    step(&mut observed, at(12));
+    let message = Some("Back-off pulling image \"x\": ErrImagePull: read 198.18.0.2:36105: i/o timeout".to_owned());
+    pod_mut(&mut observed).waiting = Some(ContainerWait { reason: "ImagePullBackOff".to_owned(), message });
+    assert_eq!(decide(&observed, at(25)).status, None);
+    assert_eq!(decide(&observed, at(700)).status, None);
+}
+
+#[test]
+fn a_missing_secret_is_named_although_the_mount_timed_out_later() {
+    let observed = late(|observed| {
+        let event = |message: &str, second| PodEvent {
+            reason: "FailedMount".to_owned(),
+            message: message.to_owned(),
+            last_seen: Some(at(second)),
+        };
+        observed.pod_events = Some(vec![
+            event("MountVolume.SetUp failed for volume \"model-key\" : secret \"agent-key\" not found", 3),
+            event(
+                "Unable to attach or mount volumes: unmounted volumes=[model-key]: timed out waiting for the condition",
+                9,
+            ),
+        ]);
+    });
+    assert_eq!(told(observed).0, "SecretNotFound");
+}
+
+#[test]
 fn a_missing_secret_or_key_is_found_in_the_events() {
     let waiting = || Some(ContainerWait { reason: "ContainerCreating".to_owned(), message: None });
     let observed = late(|observed| pod_mut(observed).waiting = waiting());
