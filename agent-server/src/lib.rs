@@ -15,10 +15,8 @@ pub mod storage;
 pub mod telemetry;
 pub mod workspace;
 
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::activity::Activity;
 use crate::auth::Authenticator;
@@ -35,16 +33,6 @@ use crate::telemetry::Metrics;
 /// Why the server could not start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A folder or file that the server needs: what it is, and why it cannot be had.
-    #[error("the {what} {path} cannot be opened or made: {source}")]
-    Folder {
-        /// What it is for.
-        what: &'static str,
-        /// Path, shown to whoever started the server.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
     /// Ports, announcement, signals.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -53,30 +41,52 @@ pub enum StartError {
     Runtime(#[from] RuntimeError),
 }
 
-impl StartError {
-    /// A folder or file that cannot be had.
-    fn folder(what: &'static str, path: &Path, source: std::io::Error) -> Self {
-        Self::Folder { what, path: path.display().to_string(), source }
-    }
-}
+/// Pause before a sandbox that could not be had is tried again.
+const SANDBOX_RETRY: Duration = Duration::from_secs(10);
 
-/// Serves until a signal ends it.
+/// Serves until a signal ends it. The ports answer from the first moment; what is not ready yet says so.
 pub async fn run(config: Config, started_at: Instant) -> Result<(), StartError> {
-    let signals = Signals::new()?;
+    let mut signals = Signals::new()?;
     let listeners = serve::listen(&config).await?;
     listeners.announce(&config)?;
-    let app = compose(config, started_at).await?;
+    let config = Arc::new(config);
+    let (metrics, starting) = (Arc::new(Metrics::new()), Arc::new(Readiness::new()));
+    let router = http::starting::router(config.pod_uid.clone(), started_at, starting.clone());
+    let serving = listeners.start(router, metrics.clone());
+    let app = tokio::select! {
+        () = signals.next() => return Ok(()),
+        app = prepare(&config, &metrics, &starting, started_at) => app?,
+    };
     tracing::info!(mode = app.config.mode.as_str(), named = app.config.mode_named, "serving");
-    let folders = vec![("workspace", app.config.workspace_root.clone()), ("state", app.config.state_dir.clone())];
-    tokio::spawn(storage::watch(folders, app.readiness.clone()));
-    listeners.serve(app, signals).await;
+    app.readiness.set_started();
+    serving.serve(app, signals).await;
     Ok(())
 }
 
-/// Puts the parts together. `started_at` is the start of the process.
-pub async fn compose(config: Config, started_at: Instant) -> Result<AppState, StartError> {
-    let config = Arc::new(config);
-    private_folder(&config.state_dir).map_err(|error| StartError::folder("state folder", &config.state_dir, error))?;
+/// Waits for storage, then puts the parts together. A sandbox that cannot be had is told by the readiness and tried
+/// again; everything else that fails ends the process.
+async fn prepare(
+    config: &Arc<Config>,
+    metrics: &Arc<Metrics>,
+    starting: &Readiness,
+    started_at: Instant,
+) -> Result<AppState, StartError> {
+    let folders = [("workspace", config.workspace_root.clone()), ("state", config.state_dir.clone())];
+    storage::until_writable(&folders, starting).await;
+    loop {
+        match compose(config.clone(), metrics.clone(), started_at).await {
+            Err(StartError::Runtime(RuntimeError::Sandbox(error))) => {
+                tracing::error!(%error, "commands cannot be run");
+                starting.set_sandbox(Some(error.to_string()));
+                tokio::time::sleep(SANDBOX_RETRY).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Puts the parts together. The folders of the workspace and of the state exist and can be written.
+pub async fn compose(config: Arc<Config>, metrics: Arc<Metrics>, started_at: Instant) -> Result<AppState, StartError> {
     let runtime = direct_runtime(&config).build().await?;
     let readiness = Arc::new(Readiness::new());
     if !matches!(config.model.key, KeySource::Missing) {
@@ -89,7 +99,7 @@ pub async fn compose(config: Config, started_at: Instant) -> Result<AppState, St
         activity: Activity::new(move || counted.running()),
         readiness,
         shutdown: Arc::new(Shutdown::default()),
-        metrics: Arc::new(Metrics::new()),
+        metrics,
         authenticator: Authenticator::new(&config.authentication),
         started_at,
         config,
@@ -111,9 +121,4 @@ fn direct_runtime(config: &Config) -> DirectRuntime {
         in_pod: config.pod_uid.is_some(),
         supervisor: DirectSettings::THIS_PROGRAM.into(),
     }
-}
-
-/// Makes a folder that only this user may enter.
-fn private_folder(path: &Path) -> std::io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

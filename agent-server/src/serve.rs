@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth;
 use crate::config::Config;
 use crate::http::lifecycle::close_turns;
-use crate::http::server::{Server, connection_limit};
+use crate::http::server::{Server, Switch, connection_limit};
 use crate::http::{AppState, metrics_router, router};
 use crate::shutdown::{turn_grace, whole_budget};
 use crate::telemetry::Metrics;
@@ -82,24 +83,39 @@ impl Listeners {
         output.write_all(lines.as_bytes()).and_then(|()| output.flush()).map_err(ServeError::Output)
     }
 
-    /// Serves until a signal ends it. Returns when everything is closed.
-    pub async fn serve(self, app: AppState, mut signals: Signals) {
-        let stop = CancellationToken::new();
-        let servers = TaskTracker::new();
-        let metrics = app.metrics.clone();
-        let interface = Server { listener: self.interface, router: router(app.clone()), limit: self.limit, metrics };
-        servers.spawn(interface.serve(stop.clone()));
+    /// Begins to serve with what answers during the start.
+    pub fn start(self, starting: Router, metrics: Arc<Metrics>) -> Serving {
+        let serving =
+            Serving { switch: Switch::new(starting), stop: CancellationToken::new(), servers: TaskTracker::new() };
         if let Some(listener) = self.metrics {
-            let router = metrics_router(app.metrics.clone());
+            let switch = Switch::new(metrics_router(metrics.clone()));
             // Its own counters, which nobody reads: scrapers are not connections of the interface.
             let metrics = Arc::new(Metrics::new());
-            servers.spawn(Server { listener, router, limit: METRICS_CONNECTIONS, metrics }.serve(stop.clone()));
+            let server = Server { listener, switch, limit: METRICS_CONNECTIONS, metrics };
+            serving.servers.spawn(server.serve(serving.stop.clone()));
         }
-        servers.close();
+        let server = Server { listener: self.interface, switch: serving.switch.clone(), limit: self.limit, metrics };
+        serving.servers.spawn(server.serve(serving.stop.clone()));
+        serving.servers.close();
+        serving
+    }
+}
+
+/// A server whose ports are served.
+pub struct Serving {
+    switch: Arc<Switch>,
+    stop: CancellationToken,
+    servers: TaskTracker,
+}
+
+impl Serving {
+    /// Serves the whole interface until a signal ends it. Returns when everything is closed.
+    pub async fn serve(self, app: AppState, mut signals: Signals) {
+        self.switch.complete(router(app.clone()));
         signals.next().await;
         tracing::info!("stopping");
         tokio::select! {
-            () = end(&app, &stop, &servers) => {}
+            () = end(&app, &self.stop, &self.servers) => {}
             () = signals.next() => tracing::warn!("second signal: ending at once"),
         }
     }
@@ -133,7 +149,8 @@ impl Signals {
         Ok(Self { interrupt: receive(SignalKind::interrupt())?, terminate: receive(SignalKind::terminate())? })
     }
 
-    async fn next(&mut self) {
+    /// The next signal.
+    pub async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

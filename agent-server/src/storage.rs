@@ -3,11 +3,10 @@
 //! Owns the probe and its repetition. Many volumes mount read-only or with foreign owners without any error until the
 //! first write, so nothing less tells whether they work.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::readiness::Readiness;
@@ -28,13 +27,18 @@ pub fn probe(folder: &Path) -> io::Result<()> {
     written.and(removed)
 }
 
-/// Probes until every folder works, and tells the readiness each time. The first probe is the last step of the start.
-pub async fn watch(folders: Vec<(&'static str, PathBuf)>, readiness: Arc<Readiness>) {
+/// Makes the folders that are missing, readable by this user only, and probes until all of them work. Each round tells
+/// the readiness what it found.
+pub async fn until_writable(folders: &[(&'static str, PathBuf)], readiness: &Readiness) {
     loop {
         let mut failure = None;
-        for (name, folder) in &folders {
+        for (name, folder) in folders {
             let folder = folder.clone();
-            let probed = tokio::time::timeout(PROBE_TIMEOUT, tokio::task::spawn_blocking(move || probe(&folder))).await;
+            let work = move || {
+                DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+                probe(&folder)
+            };
+            let probed = tokio::time::timeout(PROBE_TIMEOUT, tokio::task::spawn_blocking(work)).await;
             let fault = match probed {
                 Ok(Ok(Ok(()))) => continue,
                 Ok(Ok(Err(error))) => describe(&error),
@@ -48,7 +52,6 @@ pub async fn watch(folders: Vec<(&'static str, PathBuf)>, readiness: Arc<Readine
         }
         let over = failure.is_none();
         readiness.set_storage(failure);
-        readiness.set_started();
         if over {
             return;
         }
@@ -70,10 +73,11 @@ fn describe(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::{probe, watch};
+    use super::{probe, until_writable};
     use crate::readiness::Readiness;
 
     #[test]
@@ -86,17 +90,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_volume_that_comes_back_is_seen() {
         let dir = tempfile::tempdir().expect("folder");
-        let missing = dir.path().join("later");
+        // A file where the folder should be: not even root can make it.
+        let state = dir.path().join("state");
+        std::fs::write(&state, "").expect("written");
         let readiness = Arc::new(Readiness::new());
         let mut follower = readiness.subscribe();
-        let watching = tokio::spawn(watch(vec![("state", missing.clone())], readiness.clone()));
+        let watching = tokio::spawn({
+            let (state, readiness) = (state.clone(), readiness.clone());
+            async move { until_writable(&[("state", state)], &readiness).await }
+        });
         follower.changed().await.expect("open");
-        assert_eq!(
-            readiness.facts().storage_failure.as_deref(),
-            Some("the state volume cannot be written: entity not found")
-        );
-        std::fs::create_dir(&missing).expect("made");
-        tokio::time::timeout(Duration::from_secs(60), watching).await.expect("in time").expect("no panic");
+        let failure = readiness.facts().storage_failure.expect("a failure");
+        assert!(failure.starts_with("the state volume cannot be written: "), "{failure}");
+        assert!(!failure.contains(dir.path().to_str().expect("text")), "{failure}");
+        std::fs::remove_file(&state).expect("removed");
+        tokio::time::timeout(Duration::from_mins(1), watching).await.expect("in time").expect("no panic");
         assert_eq!(readiness.facts().storage_failure, None);
+        let mode = std::fs::metadata(&state).expect("made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 }

@@ -2,21 +2,24 @@
 //!
 //! Owns their shapes. Must not decide what ready means; `readiness` does.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
 use serde::Serialize;
+use tokio::sync::watch;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::AppState;
 use super::sse::{self, Frame};
-use super::{App, AppState};
+use crate::activity::Activity;
 use crate::readiness::{Facts, Verdict};
 
 /// Seconds after which a client should ask again.
@@ -40,13 +43,18 @@ pub struct Health {
 
 /// The process answers.
 #[utoipa::path(get, path = "/health", tag = "health", security(()), responses((status = 200, body = Health)))]
-async fn health(State(app): State<AppState>) -> (HeaderMap, Json<Health>) {
-    let mut headers = HeaderMap::new();
-    if let Some(uid) = app.config.pod_uid.as_deref().and_then(|uid| HeaderValue::from_str(uid).ok()) {
-        headers.insert(HeaderName::from_static("x-boring-agent-pod"), uid);
+async fn health(State(app): State<AppState>) -> Response {
+    health_answer(app.config.pod_uid.as_deref(), app.started_at)
+}
+
+/// The answer of `/health`, also before the server has started in full.
+pub fn health_answer(pod_uid: Option<&str>, started_at: Instant) -> Response {
+    let answer = Health { status: "ok", version: env!("CARGO_PKG_VERSION"), uptime: started_at.elapsed().as_secs() };
+    let mut response = Json(answer).into_response();
+    if let Some(uid) = pod_uid.and_then(|uid| HeaderValue::from_str(uid).ok()) {
+        response.headers_mut().insert(HeaderName::from_static("x-boring-agent-pod"), uid);
     }
-    let uptime = app.started_at.elapsed().as_secs();
-    (headers, Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION"), uptime }))
+    response
 }
 
 /// Answer of `GET /ready`.
@@ -73,8 +81,13 @@ pub struct Ready {
 #[utoipa::path(get, path = "/ready", tag = "health", security(()),
     responses((status = 200, body = Ready), (status = 503, body = Ready)))]
 async fn ready(State(app): State<AppState>) -> Response {
+    ready_answer(verdict(&app.readiness.facts(), app.activity.draining()))
+}
+
+/// The answer of `/ready`.
+pub fn ready_answer(verdict: Verdict) -> Response {
     let mut answer = Ready { status: "ok", reasons: vec![], reason: None, message: None, retry_after: None };
-    match verdict(&app, &app.readiness.facts()) {
+    match verdict {
         Verdict::Ready => Json(answer).into_response(),
         Verdict::Degraded(reasons) => {
             answer.status = "degraded";
@@ -92,8 +105,8 @@ async fn ready(State(app): State<AppState>) -> Response {
     }
 }
 
-fn verdict(app: &App, facts: &Facts) -> Verdict {
-    if app.activity.draining() {
+fn verdict(facts: &Facts, draining: bool) -> Verdict {
+    if draining {
         return Verdict::Unavailable("Draining", "the workspace is being stopped".into());
     }
     facts.judge()
@@ -120,26 +133,39 @@ pub struct ReadyStatus {
 #[utoipa::path(get, path = "/api/v1/ready-status", tag = "health", security(()),
     responses((status = 200, body = ReadyStatus, content_type = "text/event-stream")))]
 async fn ready_status(State(app): State<AppState>) -> Response {
+    let facts = app.readiness.subscribe();
+    follow(facts, Some(app.activity.clone()))
+}
+
+/// The events of `/api/v1/ready-status`. Without an activity nothing can drain yet, and the stream ends when the facts
+/// do.
+pub fn follow(facts: watch::Receiver<Facts>, activity: Option<Arc<Activity>>) -> Response {
     struct Follow {
-        app: AppState,
-        facts: tokio::sync::watch::Receiver<Facts>,
+        facts: watch::Receiver<Facts>,
+        activity: Option<Arc<Activity>>,
         sent: u64,
         over: bool,
     }
-    let facts = app.readiness.subscribe();
-    let follow = Follow { app, facts, sent: 0, over: false };
+    let follow = Follow { facts, activity, sent: 0, over: false };
     sse::response(stream::unfold(follow, |mut follow| async move {
         if follow.over {
             return None;
         }
         if follow.sent > 0 {
+            let drain = async {
+                match &follow.activity {
+                    Some(activity) => activity.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 changed = follow.facts.changed() => changed.ok()?,
-                () = follow.app.activity.changed() => {}
+                () = drain => {}
             }
         }
         let facts = follow.facts.borrow_and_update().clone();
-        let (status, over) = status(&follow.app, &facts);
+        let draining = follow.activity.as_ref().is_some_and(|activity| activity.draining());
+        let (status, over) = status(&facts, draining);
         follow.over = over;
         follow.sent += 1;
         let data = serde_json::to_string(&status).unwrap_or_default();
@@ -148,8 +174,8 @@ async fn ready_status(State(app): State<AppState>) -> Response {
 }
 
 /// The event, and whether it is the last.
-fn status(app: &App, facts: &Facts) -> (ReadyStatus, bool) {
-    let (state, message, over) = match verdict(app, facts) {
+fn status(facts: &Facts, draining: bool) -> (ReadyStatus, bool) {
+    let (state, message, over) = match verdict(facts, draining) {
         Verdict::Ready => ("ready".to_string(), None, true),
         Verdict::Degraded(reasons) => ("degraded".to_string(), Some(reasons.join(", ")), true),
         Verdict::Unavailable(reason, message) => (reason.to_ascii_lowercase(), Some(message), reason == "Draining"),

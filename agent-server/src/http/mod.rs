@@ -29,6 +29,7 @@ pub mod runtime;
 pub mod search;
 pub mod server;
 pub mod sse;
+pub mod starting;
 pub mod tree;
 pub mod upload;
 

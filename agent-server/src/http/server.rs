@@ -2,17 +2,18 @@
 //!
 //! Owns sockets. Must not know routes.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
 
 use crate::telemetry::Metrics;
 
@@ -49,12 +50,35 @@ pub fn connection_limit() -> usize {
     usize::try_from(files.saturating_sub(RESERVED_FILES)).unwrap_or(MAX_CONNECTIONS).clamp(64, MAX_CONNECTIONS)
 }
 
+/// The router that answers now: one for the start, then the whole one. Each request asks anew, so that connections
+/// opened during the start go on.
+pub struct Switch {
+    starting: Router,
+    whole: OnceLock<Router>,
+}
+
+impl Switch {
+    /// Answers with `starting` until [`Switch::complete`].
+    pub fn new(starting: Router) -> Arc<Self> {
+        Arc::new(Self { starting, whole: OnceLock::new() })
+    }
+
+    /// From now on `whole` answers; a second call changes nothing.
+    pub fn complete(&self, whole: Router) {
+        let _first_one_stays = self.whole.set(whole);
+    }
+
+    fn router(&self) -> Router {
+        self.whole.get().unwrap_or(&self.starting).clone()
+    }
+}
+
 /// A listener with its router.
 pub struct Server {
     /// Where to listen.
     pub listener: TcpListener,
     /// What answers.
-    pub router: Router,
+    pub switch: Arc<Switch>,
     /// Connections at once.
     pub limit: usize,
     /// Counted there.
@@ -89,10 +113,10 @@ impl Server {
                 let _written = socket.try_write(FULL);
                 continue;
             };
-            let (router, stop, metrics) = (self.router.clone(), stop.clone(), self.metrics.clone());
+            let (switch, stop, metrics) = (self.switch.clone(), stop.clone(), self.metrics.clone());
             connections.spawn(async move {
                 metrics.connections.inc();
-                connection(socket, router, stop).await;
+                connection(socket, switch, stop).await;
                 metrics.connections.dec();
                 drop(slot);
             });
@@ -103,7 +127,7 @@ impl Server {
     }
 }
 
-async fn connection(socket: TcpStream, router: Router, stop: CancellationToken) {
+async fn connection(socket: TcpStream, switch: Arc<Switch>, stop: CancellationToken) {
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "no-delay could not be set");
     }
@@ -121,7 +145,7 @@ async fn connection(socket: TcpStream, router: Router, stop: CancellationToken) 
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
-        .serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(socket), service_fn(move |request| switch.router().oneshot(request)));
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

@@ -50,6 +50,17 @@ impl Server {
         Self { child, address, token, dir, _output: output }
     }
 
+    /// Starts and waits until the whole interface answers.
+    pub fn start_ready(change: impl FnOnce(&mut Command)) -> Self {
+        let server = Self::start(change);
+        let until = Instant::now() + LIMIT;
+        while server.get("/ready").0 != 200 {
+            assert!(Instant::now() < until, "the server does not get ready");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
     /// One request on a connection of its own; status, head and body.
     pub fn send(&self, method: &str, uri: &str, headers: &str, body: &str) -> (u16, String, String) {
         let mut stream = connect(self.address);

@@ -13,7 +13,7 @@ fn raw(server: &Server, bytes: &[u8]) -> (u16, String, String) {
 
 #[test]
 fn malformed_requests_are_answered_and_the_server_stays_up() {
-    let server = Server::start(|_| {});
+    let server = Server::start_ready(|_| {});
     let long_header = format!("GET /health HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "y".repeat(200_000));
     let many_headers = format!("GET /health HTTP/1.1\r\nhost: x\r\n{}\r\n", "a: b\r\n".repeat(200));
     let long_path = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "p".repeat(100_000));
@@ -39,7 +39,7 @@ fn malformed_requests_are_answered_and_the_server_stays_up() {
 
 #[test]
 fn a_connection_serves_request_after_request() {
-    let server = Server::start(|_| {});
+    let server = Server::start_ready(|_| {});
     let mut stream = connect(server.address);
     let one = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n".repeat(49);
     let last = "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -52,7 +52,7 @@ fn a_connection_serves_request_after_request() {
 /// Two thousand here, so that the test's own descriptors suffice anywhere.
 #[test]
 fn thousands_of_idle_connections_leave_room_for_requests() {
-    let server = Server::start(|_| {});
+    let server = Server::start_ready(|_| {});
     let mut idle = Vec::new();
     while idle.len() < 2000 {
         match std::net::TcpStream::connect(server.address) {

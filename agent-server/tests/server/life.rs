@@ -8,7 +8,7 @@ use super::binary::{LIMIT, Server, command, connect, read_answer, wait};
 
 #[test]
 fn the_first_line_says_where_it_listens_and_the_second_opens_it() {
-    let server = Server::start(|_| {});
+    let server = Server::start_ready(|_| {});
     assert!(server.address.ip().is_loopback() && server.address.port() != 0);
     let (status, _, body) = server.get("/health");
     assert_eq!(status, 200, "{body}");
@@ -20,7 +20,7 @@ fn the_first_line_says_where_it_listens_and_the_second_opens_it() {
 #[test]
 fn a_signal_ends_it_with_code_0_and_requests_in_progress_are_answered() {
     for signal in ["-TERM", "-INT"] {
-        let mut server = Server::start(|_| {});
+        let mut server = Server::start_ready(|_| {});
         let mut stream = connect(server.address);
         let head = format!(
             "PUT /api/v1/files/raw?path=f HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-length: 6\r\n\r\nhal",
@@ -50,7 +50,7 @@ fn a_signal_ends_it_with_code_0_and_requests_in_progress_are_answered() {
 
 #[test]
 fn a_client_that_never_finishes_does_not_keep_it_from_ending_within_five_seconds() {
-    let mut server = Server::start(|_| {});
+    let mut server = Server::start_ready(|_| {});
     let mut stream = connect(server.address);
     std::io::Write::write_all(&mut stream, b"GET /health HTTP/1.1\r\nhost:").unwrap();
     let _idle = connect(server.address);
@@ -105,7 +105,7 @@ fn metrics_have_a_port_of_their_own_without_token() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         free.local_addr().unwrap().port()
     };
-    let server = Server::start(|command| {
+    let server = Server::start_ready(|command| {
         command.env("BORING_AGENT_METRICS_PORT", port.to_string());
     });
     server.get("/api/v1/tree");

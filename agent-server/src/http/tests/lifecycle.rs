@@ -174,3 +174,25 @@ async fn the_runtime_route_tells_mode_isolation_and_versions() {
         })
     );
 }
+
+#[tokio::test]
+async fn before_the_parts_are_put_together_the_public_routes_answer_and_the_rest_is_provisioning() {
+    let readiness = Arc::new(crate::readiness::Readiness::new());
+    let router = crate::http::starting::router(Some("uid-1".into()), std::time::Instant::now(), readiness.clone());
+    let get = async |uri: &str| {
+        let request = Place::request("GET", uri).body(Body::empty()).expect("request");
+        let response = router.clone().oneshot(request).await.expect("infallible");
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.expect("readable").to_bytes();
+        (parts, serde_json::from_slice::<serde_json::Value>(&body).expect("JSON"))
+    };
+    let (head, _) = get("/health").await;
+    assert_eq!((head.status.as_u16(), &head.headers["x-boring-agent-pod"]), (200, &"uid-1".parse().expect("header")));
+    let (head, body) = get("/ready").await;
+    assert_eq!((head.status.as_u16(), body["reason"].as_str()), (503, Some("Starting")));
+    readiness.set_storage(Some("read-only".into()));
+    assert_eq!(get("/ready").await.1["reason"], "VolumeNotWritable");
+    let (head, body) = get("/api/v1/tree").await;
+    assert_eq!((head.status.as_u16(), body["error"]["code"].as_str()), (503, Some("provisioning")));
+    assert_eq!(&head.headers["retry-after"], "1");
+}
