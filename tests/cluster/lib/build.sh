@@ -10,10 +10,14 @@ component_recipe() {
     MODULE=$HERE/modules/$1 CGO=0 TAGS='' LINK='-s -w'
     case $1 in
         kubernetes)
-            local version package=k8s.io/component-base/version
+            local version package
             version=$(module_version k8s.io/kubernetes)
-            LINK+=" -X $package.gitVersion=$version -X $package.gitMajor=1"
-            LINK+=" -X $package.gitMinor=$(cut -d. -f2 <<<"$version") -X $package.gitTreeState=clean"
+            # The second is what clients call themselves in the audit log.
+            for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+                LINK+=" -X $package.gitVersion=$version -X $package.gitMajor=1"
+                LINK+=" -X $package.gitMinor=$(cut -d. -f2 <<<"$version")"
+                LINK+=" -X $package.gitCommit=unknown -X $package.gitTreeState=clean"
+            done
             PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
             PROGRAMS=("${PROGRAMS[@]/%/=}")
             PROGRAMS=("${PROGRAMS[@]/=/=k8s.io/kubernetes/cmd/}")
@@ -24,8 +28,8 @@ component_recipe() {
         containerd)
             TAGS=no_btrfs,no_devmapper,no_zfs
             local path=github.com/containerd/containerd/v2/cmd
-            PROGRAMS=(containerd=$path/containerd ctr=$path/ctr
-                containerd-shim-runc-v2=$path/containerd-shim-runc-v2)
+            PROGRAMS=("containerd=$path/containerd" "ctr=$path/ctr"
+                "containerd-shim-runc-v2=$path/containerd-shim-runc-v2")
             ;;
         # The seccomp filter is a C library; everything else is pure Go.
         runc) CGO=1 TAGS=seccomp PROGRAMS=(runc=github.com/opencontainers/runc) ;;
@@ -48,7 +52,8 @@ module_version() {
 component_folder() {
     local hash
     component_recipe "$1"
-    hash=$({ cd "$MODULE" && cat go.mod go.sum ./*.go 2>/dev/null || true
+    hash=$({ find "$MODULE" -maxdepth 1 \( -name '*.go' -o -name go.mod -o -name go.sum \) -print0 |
+            LC_ALL=C sort -z | xargs -0 cat
         echo "$CGO $TAGS $LINK ${PROGRAMS[*]}"; } | sha256sum)
     printf '%s/components/%s-%s' "$CACHE" "$1" "${hash:0:16}"
 }
@@ -75,12 +80,12 @@ build_all() {
     ((${#missing[@]} == 0)) || need_for_build
     packages_install
     if ((${#missing[@]})); then
-        need_go
         mkdir -p "$CACHE"
         # One build at a time: two would only take the same processors and
         # compile the same packages. The other one then finds everything done.
         exec 8>"$CACHE/build.lock"
         flock -n 8 || { say "waiting for another build"; flock 8; }
+        need_go
         for component in "${missing[@]}"; do
             number=$((number + 1))
             build_component "$component" "$number/${#missing[@]}" || { failed=yes; break; }
@@ -93,7 +98,8 @@ build_all() {
         prune_components
         exec 8>&-
     fi
-    images_build
+    # Without root there is no node that could use them.
+    ((EUID != 0)) || images_build
 }
 
 build_component() {
@@ -109,9 +115,9 @@ build_component() {
     local -a packages=("${PROGRAMS[@]#*=}")
     local output=$new/
     ((${#PROGRAMS[@]} > 1)) || output=$new/${PROGRAMS[0]%%=*}
-    if ! (cd "$MODULE" && env GOCACHE="$CACHE/build/go" GOTMPDIR="$CACHE/build/tmp" \
-        GOFLAGS='-mod=readonly -buildvcs=false' GOWORK=off CGO_ENABLED=$CGO \
-        go build -trimpath -tags "$TAGS" -ldflags "$LINK" \
+    if ! (cd "$MODULE" && env -u GOROOT GOCACHE="$CACHE/build/go" GOTMPDIR="$CACHE/build/tmp" \
+        GOFLAGS='-mod=readonly -buildvcs=false' GOWORK=off GOTOOLCHAIN=local CGO_ENABLED=$CGO \
+        "$GO" build -trimpath -tags "$TAGS" -ldflags "$LINK" \
         -o "$output" "${packages[@]}") >"$log" 2>&1 8>&-; then
         say failed
         tail -n 20 "$log" >&2

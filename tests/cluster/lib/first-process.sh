@@ -35,7 +35,7 @@ mount --make-rshared /
 
 # kube-network-policies takes its identity from where a pod would have it.
 account=/run/secrets/kubernetes.io/serviceaccount
-mkdir -p -m 700 /run/secrets
+mkdir -m 700 /run/secrets
 mkdir -p "$account"
 cut -d, -f1 "$data/certificates/tokens.csv" >"$account/token"
 cp "$data/certificates/ca.crt" "$account/ca.crt"

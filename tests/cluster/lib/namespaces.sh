@@ -121,7 +121,7 @@ cgroup_remove() {
         done
     done
     [[ -e $DATA/cgroup-subtree-control ]] || return 0
-    for controller in $(cat /sys/fs/cgroup/cgroup.subtree_control); do
+    for controller in $(</sys/fs/cgroup/cgroup.subtree_control); do
         grep -qw "$controller" "$DATA/cgroup-subtree-control" ||
             echo "-$controller" >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null || true
     done

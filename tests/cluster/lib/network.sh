@@ -9,7 +9,8 @@ index_take() {
     flock -w 30 8 || die "the list of clusters stayed locked"
     for index in {0..49}; do
         taken=$STATE/indexes/$index
-        [[ ! -e $taken || $(<"$taken") == "$NAME" ]] || continue
+        # A cluster whose folder is gone no longer needs its index.
+        [[ ! -e $taken || $(<"$taken") == "$NAME" || ! -d $STATE/clusters/$(<"$taken") ]] || continue
         use_index "$index"
         index_is_free || continue
         echo "$NAME" >"$taken"

@@ -27,6 +27,8 @@ need_for_node() {
     need conntrack conntrack
     need mount mount
     need /usr/lib/cni/bridge containernetworking-plugins
+    # Part of an image; its content names the image's archive.
+    need /bin/busybox busybox-static
 }
 
 need_for_build() {
@@ -35,7 +37,6 @@ need_for_build() {
     need /usr/include/seccomp.h libseccomp-dev
     need /usr/include/stdio.h libc6-dev
     need /etc/ssl/certs/ca-certificates.crt ca-certificates
-    need /bin/busybox busybox-static
     need tar tar
 }
 
@@ -55,18 +56,45 @@ packages_install() {
     MISSING=()
 }
 
-# Any Go from 1.21 on fetches the toolchain that a module's go.mod asks for.
+# The Go that compiles the components, where the installed one is older: a module
+# like any other, of which Go's checksum database knows the same sums.
+readonly GO_VERSION=1.26.8
+readonly GO_SUM_amd64=h1:ZOmGe1OnfREDMIdb1Qi4G9JSuDPBLGExZMQ4nis1RXM=
+readonly GO_SUM_arm64=h1:sYL/O6MqS68ML0kjsQ36WoYIpJqkw60TxizWUYUKQMc=
+
+# Sets GO to a Go that is new enough. Debian's may be too old to compile, but it
+# can fetch a newer one.
 need_go() {
-    local version
-    if ! command -v go >/dev/null 2>&1; then
-        if [[ -x /usr/local/go/bin/go ]]; then
-            PATH=$PATH:/usr/local/go/bin
-        else
-            MISSING+=(golang-go)
-            packages_install
-        fi
+    GO=$(command -v go) || GO=/usr/local/go/bin/go
+    if [[ ! -x $GO ]]; then
+        MISSING+=(golang-go)
+        packages_install
+        GO=$(command -v go)
     fi
-    version=$(go env GOVERSION)
-    [[ $version =~ ^go1\.([0-9]+) ]] && ((BASH_REMATCH[1] >= 21)) ||
-        die "Go $version is too old: 1.21 or newer is needed (https://go.dev/dl)"
+    go_is_new_enough "$GO" || go_fetch
+}
+
+go_is_new_enough() {
+    [[ $(GOTOOLCHAIN=local "$1" env GOVERSION) =~ ^go1\.([0-9]+) ]] || return 1
+    ((BASH_REMATCH[1] >= $(cut -d. -f2 <<<"$GO_VERSION")))
+}
+
+go_fetch() {
+    local architecture sum_name answer folder=$CACHE/go-$GO_VERSION new
+    if [[ ! -x $folder/bin/go ]]; then
+        architecture=$("$GO" env GOARCH)
+        sum_name=GO_SUM_$architecture
+        [[ -n ${!sum_name:-} ]] || die "Go $GO_VERSION or newer is needed, and none is known for $architecture"
+        say "fetching Go $GO_VERSION"
+        answer=$(cd / && "$GO" mod download -json "golang.org/toolchain@v0.0.1-go$GO_VERSION.linux-$architecture") ||
+            die "Go $GO_VERSION could not be fetched: $answer"
+        grep -qF "\"Sum\": \"${!sum_name}\"" <<<"$answer" || die "the fetched Go $GO_VERSION has another checksum than expected"
+        new=$(mktemp -d "$CACHE/.new-go-XXXXXX")
+        cp -r --no-preserve=mode "$(sed -n 's/.*"Dir": "\(.*\)",*/\1/p' <<<"$answer")/." "$new"
+        # A module holds no permissions.
+        chmod 755 "$new" "$new"/bin/* "$new"/pkg/tool/*/*
+        rm -rf "$folder"
+        mv -T "$new" "$folder"
+    fi
+    GO=$folder/bin/go
 }
