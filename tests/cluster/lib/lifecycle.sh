@@ -115,7 +115,13 @@ cluster_stop_all() {
         [[ -d $folder ]] || continue
         (use_name "$(basename "$folder")" && cluster_stop) || failed=yes
     done
-    [[ $failed == no ]]
+    [[ $failed == no ]] || return 1
+    # The last one gone: also the logs of failed starts and the empty folders,
+    # unless another command holds the lock of a cluster that it is about to make.
+    for folder in "$STATE"/locks/*; do
+        [[ ! -e $folder ]] || flock -n "$folder" true || return 0
+    done
+    rm -rf --one-file-system "$STATE"
 }
 
 # Removes the cluster whatever state it is in; used by stop and by start.
