@@ -50,7 +50,7 @@ index_is_free() {
     fi
     # Another program, or a cluster of another root file system on this kernel.
     ! ip link show "$INTERFACE" >/dev/null 2>&1 &&
-        ! ip -4 route show | grep -qE "^(198\.18\.$INDEX\.|10\.$((200 + INDEX))\.)"
+        ! ip -4 route show | grep -E "^(198\.18\.$INDEX\.|10\.$((200 + INDEX))\.)" >/dev/null
 }
 
 index_release() {

@@ -179,7 +179,7 @@ test_helm() {
 # The archive is made from the busybox one under another name.
 test_load_image() {
     local archives name=example.test/renamed:2
-    archives=$(find "$(dirname "$(dirname "$("$CLUSTER" bin kubectl)")")" -name 'images-*' | head -n 1)
+    archives=$(find "$(dirname "$(dirname "$("$CLUSTER" bin kubectl)")")" -name 'images-*' -print -quit)
     mkdir "$WORK/image"
     tar -C "$WORK/image" -xf "$archives/busybox.tar"
     sed -i "s|\"RepoTags\":\[[^]]*\]|\"RepoTags\":[\"$name\"]|" "$WORK/image/manifest.json"

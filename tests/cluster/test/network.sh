@@ -1,7 +1,7 @@
 # Names, Services, and network policies.
 
 test_names() {
-    in_pod test client nslookup kubernetes.default.svc.cluster.local | grep -q 'Address: 10.96.0.1$'
+    in_pod test client nslookup kubernetes.default.svc.cluster.local | grep 'Address: 10.96.0.1$'
     k -n test create service clusterip server --tcp=80:8080
     within 10 answers test client http://server.test.svc.cluster.local/answer
     # The search path of a pod adds namespace and cluster.
@@ -84,18 +84,18 @@ test_names_only() {
     podSelector: {matchLabels: {k8s-app: kube-dns}}
   ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]'
     within 5 denied test asker "$url"
-    in_pod test asker nslookup kubernetes.default.svc.cluster.local | grep -q 'Address: 10.96.0.1$'
+    in_pod test asker nslookup kubernetes.default.svc.cluster.local | grep 'Address: 10.96.0.1$'
 }
 
 test_api_server_policy() {
     api_server() { in_pod test "$1" timeout 3 wget -q -S --no-check-certificate -O /dev/null https://10.96.0.1/version 2>&1; }
     pod shut test | k apply -f -
     ready test shut
-    api_server shut | grep -qE 'HTTP/1.1 (200|401|403)'
+    api_server shut | grep -E 'HTTP/1.1 (200|401|403)'
     policy shut Egress 'egress: []'
     cut_off() { ! api_server shut | grep HTTP/; }
     within 5 cut_off
-    api_server client | grep -qE 'HTTP/1.1 (200|401|403)'
+    api_server client | grep -E 'HTTP/1.1 (200|401|403)'
 }
 
 # The policies exist before the pods, which ask with their first command.

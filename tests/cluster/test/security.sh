@@ -38,7 +38,7 @@ test_etcd_refuses_strangers() {
     local -a request=(curl -s -m 5 --cacert "$certificates/etcd-ca.crt" https://127.0.0.1:6444/version)
     ! "$CLUSTER" enter --name "$NAME" "${request[@]}" --cert "$certificates/admin.crt" --key "$certificates/admin.key"
     "$CLUSTER" enter --name "$NAME" "${request[@]}" \
-        --cert "$certificates/etcd-client.crt" --key "$certificates/etcd-client.key" | grep -q etcdserver
+        --cert "$certificates/etcd-client.crt" --key "$certificates/etcd-client.key" | grep etcdserver
 }
 
 test_kubelet_anonymous() {
@@ -47,8 +47,8 @@ test_kubelet_anonymous() {
     expect 200 "$(kubelet_as_administrator /pods)"
     grep -q '"name":"client"' "$WORK/pods"
     for path in /pods /runningpods/ /metrics /exec/test/server/main?command=id\&output=1; do
-        status_line test client "$node" 10250 "$path" | grep -q '401 Unauthorized' || fail "no 401 for $path"
-        status_line test on-node 127.0.0.1 10250 "$path" | grep -q '401 Unauthorized' || fail "no 401 for $path on the node"
+        status_line test client "$node" 10250 "$path" | grep '401 Unauthorized' || fail "no 401 for $path"
+        status_line test on-node 127.0.0.1 10250 "$path" | grep '401 Unauthorized' || fail "no 401 for $path on the node"
     done
 }
 
@@ -57,7 +57,7 @@ test_kubelet_service_account() {
     token=$(k -n test create token default)
     for path in /pods /exec/test/server/main?command=id\&output=1; do
         status_line test client "$(node_address)" 10250 "$path" "Authorization: Bearer $token" |
-            grep -q '403 Forbidden' || fail "no 403 for $path"
+            grep '403 Forbidden' || fail "no 403 for $path"
     done
 }
 
@@ -75,7 +75,7 @@ test_certificates() {
     local certificates code=0
     certificates=$("$CLUSTER" path certificates --name "$NAME")
     openssl verify -CAfile "$certificates/ca.crt" "$certificates/kubelet-server.crt" "$certificates/apiserver.crt"
-    pgrep -fa "kube-apiserver.*clusters/$NAME/" | grep -q -- --kubelet-certificate-authority
+    pgrep -fa "kube-apiserver.*clusters/$NAME/" | grep -- --kubelet-certificate-authority
     # Without the authority the server is not believed; with it, it is.
     curl -s -m 5 "https://$(node_address):10250/healthz" || code=$?
     expect 60 "$code"

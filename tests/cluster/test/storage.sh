@@ -36,14 +36,14 @@ test_claim_binds() {
     # server's own clock.
     log=$("$CLUSTER" path audit-log --name "$NAME")
     selected=$(grep '"resource":"persistentvolumeclaims"' "$log" | grep '"name":"home"' |
-        grep 'system:kube-scheduler' | grep -E '"verb":"(update|patch)"' | head -n 1 | request_milliseconds)
+        grep 'system:kube-scheduler' | grep -E '"verb":"(update|patch)"' | sed -n 1p | request_milliseconds)
     bound=$(grep '"resource":"persistentvolumeclaims"' "$log" | grep '"name":"home"' |
         grep persistent-volume-binder | grep '"subresource":"status"' | tail -n 1 | request_milliseconds)
     echo "bound after $((bound - selected)) ms"
     ((bound > selected && bound - selected < 1500))
 }
 
-has_event() { k -n test get events --field-selector "involvedObject.name=$1" -o 'jsonpath={.items[*].reason}' | grep -q "$2"; }
+has_event() { k -n test get events --field-selector "involvedObject.name=$1" -o 'jsonpath={.items[*].reason}' | grep "$2"; }
 
 request_milliseconds() {
     local time
@@ -52,7 +52,7 @@ request_milliseconds() {
 }
 
 test_volume_group() {
-    in_pod test writer sh -c 'echo text >/home/file && id -u && stat -c %g /home /home/file' | tr '\n' ' ' | grep -q '^1000 2000 2000 $'
+    in_pod test writer sh -c 'echo text >/home/file && id -u && stat -c %g /home /home/file' | tr '\n' ' ' | grep '^1000 2000 2000 $'
 }
 
 test_volume_without_group() {
