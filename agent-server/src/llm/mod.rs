@@ -2,6 +2,10 @@
 //!
 //! Owns provider-neutral model values. Must not know HTTP routes, sessions on disk, or how tools run.
 
+pub mod anthropic;
+pub mod key;
+pub mod known;
+
 use std::time::Duration;
 
 use futures::stream::BoxStream;
@@ -95,6 +99,18 @@ pub enum ThinkingLevel {
     High,
 }
 
+impl ThinkingLevel {
+    /// Tokens the model may think before it answers.
+    pub fn budget(self) -> u32 {
+        match self {
+            Self::Off => 0,
+            Self::Low => 4_096,
+            Self::Medium => 16_384,
+            Self::High => 32_768,
+        }
+    }
+}
+
 /// One model call.
 #[derive(Debug, Clone)]
 pub struct ModelRequest {
@@ -172,6 +188,8 @@ pub enum ModelEvent {
     ToolCallDelta(String),
     /// Tool call ends; the argument text is complete.
     ToolCallEnd,
+    /// Counts so far, replacing earlier ones, so that a call that is cut still has some.
+    Usage(Usage),
     /// The call is over.
     Done {
         /// Why.
@@ -222,13 +240,62 @@ pub enum LlmError {
     Cancelled,
 }
 
+impl LlmError {
+    /// Stable word for metrics, logs and the stream's `error.code`.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::KeyMissing | Self::Auth => "model_unavailable",
+            Self::RateLimited { .. } => "rate_limited",
+            Self::Overloaded { .. } => "model_overloaded",
+            Self::ContextTooLong => "context_too_long",
+            Self::Refused(_) => "model_refused",
+            Self::Timeout => "model_timeout",
+            Self::Connection(_) => "model_connection",
+            Self::Protocol(_) => "model_protocol",
+            Self::Cancelled => "stopped",
+        }
+    }
+
+    /// The pause the provider asked for.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::RateLimited { retry_after } | Self::Overloaded { retry_after } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// Whether the same request may succeed later.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::RateLimited { .. }
+                | Self::Overloaded { .. }
+                | Self::Timeout
+                | Self::Connection(_)
+        )
+    }
+}
+
+/// What is known about the key without touching the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyState {
+    /// There is one, and the provider has not rejected it.
+    Present,
+    /// None is configured.
+    Missing,
+    /// The provider rejected the one there is.
+    Rejected,
+}
+
 /// A model provider.
 #[async_trait::async_trait]
 pub trait Llm: Send + Sync {
     /// Provider word, such as `anthropic`.
     fn provider(&self) -> &'static str;
-    /// Whether a key is present; does not touch the network.
-    fn key_present(&self) -> bool;
+    /// The wire's name in session files, such as `anthropic-messages`.
+    fn api(&self) -> &'static str;
+    /// What is known about the key; does not touch the network. Chat answers `model_unavailable` unless `Present`.
+    fn key_state(&self) -> KeyState;
     /// Starts a call. Retries (4 attempts, `retry-after` honoured) happen only before the first event.
     async fn stream(&self, request: ModelRequest)
     -> Result<BoxStream<'static, Result<ModelEvent, LlmError>>, LlmError>;

@@ -1,0 +1,228 @@
+//! The turn loop: call the model, run the tools it asks for, until it asks for none.
+//!
+//! Owns the order of one turn. Must not know sessions, numbering, files or HTTP.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::chunk::{Chunk, FinishReason, NoticeLevel, StepUsage, object};
+use super::emit::Emitter;
+use super::prompt::{self, PromptSettings};
+use super::step::{Step, StepOutcome};
+use super::tools::ToolRunner;
+use super::{AssistantRecord, Harness, MessageEnd, ToolRecord, TurnEnd, TurnEvent, TurnRequest};
+use crate::catalog::{Catalog, ToolContent};
+use crate::llm::{
+    InputBlock, KeyState, Llm, LlmError, ModelMessage, ModelRequest, StopReason, Usage, known,
+};
+use crate::sandbox::Sandbox;
+use crate::workspace::Workspace;
+
+/// Model calls of one turn; a model that still asks for tools then has to be told to go on by the user.
+const MAX_STEPS: u32 = 200;
+
+/// The built-in harness.
+pub struct TurnLoop {
+    /// The model.
+    pub llm: Arc<dyn Llm>,
+    /// The tools.
+    pub catalog: Arc<Catalog>,
+    /// Files.
+    pub workspace: Arc<dyn Workspace>,
+    /// Commands.
+    pub sandbox: Arc<dyn Sandbox>,
+    /// What the prompt says about this server.
+    pub prompt: PromptSettings,
+}
+
+/// Counts of the turn so far; the price is absent once one call had none.
+#[derive(Default)]
+struct Totals {
+    calls: u32,
+    usage: Usage,
+    cost: Option<f64>,
+}
+
+impl Totals {
+    fn add(&mut self, usage: Usage, cost: Option<f64>) {
+        self.cost = match (self.calls, self.cost, cost) {
+            (0, _, cost) => cost,
+            (_, Some(sum), Some(cost)) => Some(sum + cost),
+            _ => None,
+        };
+        self.calls += 1;
+        self.usage.input += usage.input;
+        self.usage.output += usage.output;
+        self.usage.cache_read += usage.cache_read;
+        self.usage.cache_write += usage.cache_write;
+    }
+}
+
+fn shown_usage(step: Option<u32>, usage: Usage, cost_usd: Option<f64>) -> StepUsage {
+    StepUsage {
+        step,
+        input_tokens: usage.input,
+        output_tokens: usage.output,
+        cache_read_tokens: usage.cache_read,
+        cache_write_tokens: usage.cache_write,
+        cost_usd: cost_usd.map(|cost| (cost * 1e8).round() / 1e8),
+    }
+}
+
+#[async_trait::async_trait]
+impl Harness for TurnLoop {
+    fn provider(&self) -> &str {
+        self.llm.provider()
+    }
+
+    fn api(&self) -> &str {
+        self.llm.api()
+    }
+
+    fn key_state(&self) -> KeyState {
+        self.llm.key_state()
+    }
+
+    async fn system_prompt(&self, appended: Option<&str>) -> String {
+        prompt::build(&self.prompt, self.workspace.as_ref(), &self.sandbox.isolation(), appended).await
+    }
+
+    async fn run(&self, request: TurnRequest, events: mpsc::Sender<TurnEvent>) -> TurnEnd {
+        let system = self.system_prompt(request.system_prompt.as_deref()).await;
+        Turn::new(self, request, Emitter(events), system).run().await
+    }
+}
+
+/// One running turn.
+struct Turn<'a> {
+    harness: &'a TurnLoop,
+    request: TurnRequest,
+    emitter: Emitter,
+    system: String,
+    known_tools: HashSet<String>,
+    totals: Totals,
+}
+
+impl<'a> Turn<'a> {
+    fn new(harness: &'a TurnLoop, request: TurnRequest, emitter: Emitter, system: String) -> Self {
+        let known_tools = harness.catalog.definitions().into_iter().map(|tool| tool.name).collect();
+        Self { harness, request, emitter, system, known_tools, totals: Totals::default() }
+    }
+
+    async fn run(mut self) -> TurnEnd {
+        for number in 1..=MAX_STEPS {
+            self.emitter.chunk(Chunk::StartStep {}).await;
+            let outcome = self.call_model(number).await;
+            if let Some(end) = self.take_outcome(number, outcome).await {
+                return end;
+            }
+            self.emitter.chunk(Chunk::FinishStep {}).await;
+            if self.request.stop.reason().is_some() {
+                return TurnEnd::Aborted;
+            }
+        }
+        let text = format!("The turn ended after {MAX_STEPS} steps; say \"go on\" to continue.");
+        self.emitter.chunk(Chunk::notice(NoticeLevel::Warn, text)).await;
+        TurnEnd::Finished(FinishReason::ToolCalls)
+    }
+
+    async fn call_model(&mut self, number: u32) -> StepOutcome {
+        let request = ModelRequest {
+            model: self.request.model.clone(),
+            system: self.system.clone(),
+            messages: self.request.history.clone(),
+            tools: self.harness.catalog.definitions(),
+            thinking: self.request.thinking,
+            cancel: self.request.stop.token().child_token(),
+        };
+        let step = Step::new(number, &self.emitter, &mut self.request.used_call_ids, &self.known_tools);
+        step.run(self.harness.llm.as_ref(), request, &self.request.stop).await
+    }
+
+    /// Records the message and runs its calls; `Some` ends the turn.
+    async fn take_outcome(&mut self, number: u32, outcome: StepOutcome) -> Option<TurnEnd> {
+        let StepOutcome { blocks, calls, usage, end } = outcome;
+        let cost = known::cost(&self.request.model, usage);
+        let counted = usage != Usage::default();
+        if counted || end.is_ok() {
+            self.totals.add(usage, cost.map(|cost| cost.total));
+            let data = shown_usage(Some(number), usage, cost.map(|cost| cost.total));
+            self.emitter.chunk(Chunk::DataUsage { id: format!("s{number}-usage"), data }).await;
+        }
+        let message_end = match &end {
+            Ok(_) if !calls.is_empty() => MessageEnd::Whole(StopReason::ToolUse),
+            Ok(reason) => MessageEnd::Whole(*reason),
+            Err(LlmError::Cancelled) => MessageEnd::Aborted,
+            Err(error) => MessageEnd::Failed(error.to_string()),
+        };
+        let record = AssistantRecord { blocks: blocks.clone(), usage, cost, end: message_end };
+        self.emitter.event(TurnEvent::Assistant(record)).await;
+        if counted && (end.is_err() || !calls.is_empty()) {
+            self.show_totals().await;
+        }
+        match end {
+            Err(error) => Some(failed(&error)),
+            Ok(reason) if calls.is_empty() => {
+                self.emitter.chunk(Chunk::FinishStep {}).await;
+                Some(TurnEnd::Finished(finish_reason(reason)))
+            }
+            Ok(_) => {
+                self.request.history.push(ModelMessage::Assistant(blocks));
+                let runner = ToolRunner {
+                    catalog: Arc::clone(&self.harness.catalog),
+                    workspace: Arc::clone(&self.harness.workspace),
+                    sandbox: Arc::clone(&self.harness.sandbox),
+                    emitter: self.emitter.clone(),
+                    stop: self.request.stop.clone(),
+                    store_image: Arc::clone(&self.request.store_image),
+                };
+                let records = runner.run(calls).await;
+                self.request.history.extend(records.into_iter().map(tool_message));
+                None
+            }
+        }
+    }
+
+    /// Repeats the usage so far, so that a stopped turn keeps it.
+    async fn show_totals(&self) {
+        let usage = shown_usage(None, self.totals.usage, self.totals.cost);
+        let message_metadata = object(&json!({ "usage": usage }));
+        self.emitter.chunk(Chunk::MessageMetadata { message_metadata }).await;
+    }
+}
+
+fn failed(error: &LlmError) -> TurnEnd {
+    match error {
+        LlmError::Cancelled => TurnEnd::Aborted,
+        error => TurnEnd::Failed {
+            code: error.reason().into(),
+            message: error.to_string(),
+            retry_after: error.retry_after(),
+        },
+    }
+}
+
+fn finish_reason(reason: StopReason) -> FinishReason {
+    match reason {
+        StopReason::Stop => FinishReason::Stop,
+        StopReason::Length => FinishReason::Length,
+        StopReason::ContentFilter => FinishReason::ContentFilter,
+        StopReason::ToolUse => FinishReason::ToolCalls,
+        StopReason::Other => FinishReason::Other,
+    }
+}
+
+fn tool_message(record: ToolRecord) -> ModelMessage {
+    let content = record
+        .content
+        .into_iter()
+        .map(|piece| match piece {
+            ToolContent::Text(text) => InputBlock::Text { text },
+            ToolContent::Image { media_type, data } => InputBlock::Image { mime_type: media_type, data },
+        })
+        .collect();
+    ModelMessage::ToolResult { tool_call_id: record.tool_call_id, content, is_error: record.is_error }
+}

@@ -1,0 +1,147 @@
+//! The model key: where it comes from, when it is read again, and whether the provider rejected it.
+//!
+//! Owns the key's life. Must not know the wire. The key never appears in `Debug`, logs or errors.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use secrecy::{ExposeSecret, SecretString};
+
+use super::KeyState;
+
+/// After this long a rejected key may be tried again by one chat, in case the account was repaired.
+const RETRY_REJECTED_AFTER: Duration = Duration::from_secs(30);
+/// A key file larger than this is no key.
+const MAX_KEY_BYTES: usize = 4096;
+
+/// Where the key comes from.
+#[derive(Debug, Clone)]
+pub enum KeySource {
+    /// Not configured.
+    None,
+    /// Given directly.
+    Value(SecretString),
+    /// First line of a file, read again after a rejection and while it is missing.
+    File(PathBuf),
+}
+
+/// The key as last read.
+#[derive(Debug)]
+pub struct ModelKey {
+    source: KeySource,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    key: Option<SecretString>,
+    rejected_at: Option<Instant>,
+}
+
+impl ModelKey {
+    /// Reads the key once.
+    pub fn new(source: KeySource) -> Self {
+        let key = read(&source);
+        Self { source, state: Mutex::new(State { key, rejected_at: None }) }
+    }
+
+    /// What is known. A missing or rejected key is looked for again in its file.
+    pub fn state(&self) -> KeyState {
+        let mut state = self.lock();
+        if state.key.is_none() || state.rejected_at.is_some() {
+            self.reload(&mut state);
+        }
+        match (&state.key, state.rejected_at) {
+            (None, _) => KeyState::Missing,
+            (Some(_), Some(at)) if at.elapsed() < RETRY_REJECTED_AFTER => KeyState::Rejected,
+            (Some(_), Some(_) | None) => KeyState::Present,
+        }
+    }
+
+    /// Whether the provider's last word on this key was a rejection; readiness shows it.
+    pub fn is_rejected(&self) -> bool {
+        self.lock().rejected_at.is_some()
+    }
+
+    /// The key to send.
+    pub fn get(&self) -> Option<SecretString> {
+        let mut state = self.lock();
+        if state.key.is_none() {
+            self.reload(&mut state);
+        }
+        state.key.clone()
+    }
+
+    /// The provider rejected `used`. Reads the source again; true when there is another key to try.
+    pub fn rejected(&self, used: &SecretString) -> bool {
+        let mut state = self.lock();
+        state.rejected_at = Some(Instant::now());
+        self.reload(&mut state);
+        state.key.as_ref().is_some_and(|key| key.expose_secret() != used.expose_secret())
+    }
+
+    /// The provider accepted the key.
+    pub fn accepted(&self) {
+        self.lock().rejected_at = None;
+    }
+
+    fn reload(&self, state: &mut State) {
+        let fresh = read(&self.source);
+        let changed = match (&fresh, &state.key) {
+            (Some(fresh), Some(old)) => fresh.expose_secret() != old.expose_secret(),
+            (fresh, old) => fresh.is_some() != old.is_some(),
+        };
+        if changed {
+            state.key = fresh;
+            state.rejected_at = None;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn read(source: &KeySource) -> Option<SecretString> {
+    let text = match source {
+        KeySource::None => return None,
+        KeySource::Value(value) => return (!value.expose_secret().is_empty()).then(|| value.clone()),
+        KeySource::File(path) => match std::fs::read_to_string(path) {
+            Ok(text) if text.len() <= MAX_KEY_BYTES => text,
+            Ok(_) => {
+                tracing::warn!("the model key file is larger than {MAX_KEY_BYTES} bytes and is not used");
+                return None;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::warn!(kind = ?error.kind(), "the model key file cannot be read");
+                return None;
+            }
+        },
+    };
+    let key = text.lines().next().unwrap_or_default().trim();
+    (!key.is_empty()).then(|| SecretString::from(key.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rejected_key_is_read_again_and_a_new_one_clears_the_rejection() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("key");
+        let key = ModelKey::new(KeySource::File(path.clone()));
+        assert_eq!(key.state(), KeyState::Missing);
+        std::fs::write(&path, "first\n").expect("write");
+        assert_eq!(key.state(), KeyState::Present);
+        let used = key.get().expect("key");
+        assert!(!key.rejected(&used), "the same key is no other key");
+        assert_eq!(key.state(), KeyState::Rejected);
+        std::fs::write(&path, "second").expect("write");
+        assert_eq!(key.state(), KeyState::Present);
+        assert!(!key.is_rejected());
+        assert!(!format!("{key:?}").contains("second"));
+    }
+}
