@@ -69,6 +69,32 @@ pub fn messages(transcript: &Transcript) -> Vec<Shown> {
     shown
 }
 
+/// How many messages [`messages`] would give.
+pub fn count(transcript: &Transcript) -> usize {
+    let mut count = 0;
+    let mut foreign = false;
+    let mut begun = false;
+    for entry in transcript.branch() {
+        match &entry.kind {
+            Kind::User { .. } => {
+                count += 1 + usize::from(foreign);
+                (foreign, begun) = (false, false);
+            }
+            Kind::Assistant(_) | Kind::ToolResult(_) => foreign = !begun,
+            Kind::Turn(turn) if turn.status == TurnStatus::Running => {
+                count += usize::from(foreign);
+                (foreign, begun) = (false, true);
+            }
+            Kind::Turn(_) => {
+                count += 1;
+                (foreign, begun) = (false, false);
+            }
+            _ => {}
+        }
+    }
+    count + usize::from(foreign)
+}
+
 /// Ends a group without a turn line: messages of other programs. A turn of ours that runs has no message yet.
 fn flush(group: &mut Group<'_>, shown: &mut Vec<Shown>) {
     let group = std::mem::take(group);

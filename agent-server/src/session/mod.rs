@@ -1,2 +1,423 @@
-//! Sessions.
+//! Sessions: their files, their list, the turns that run in them.
+//!
+//! Owns durability, numbering and exclusion. Must not know HTTP; turns run behind the `Harness` trait.
+
+pub mod attachments;
+pub mod entry;
+pub mod error;
+mod file;
 pub mod fold;
+pub mod history;
+pub mod ids;
+pub mod index;
+mod recover;
+mod retention;
+pub mod session;
+pub mod submit;
+#[cfg(test)]
+mod tests;
+pub mod transcript;
+mod turn;
+mod turn_end;
+pub mod turn_log;
+pub mod user_message;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use self::attachments::Attachments;
+use self::entry::{Kind, TurnStatus};
+use self::error::SessionError;
+use self::index::{Index, Record};
+use self::session::{ActiveTurn, Disk, Places, Session};
+use self::transcript::Transcript;
+use crate::harness::chunk::{Chunk, NoticeLevel, StepUsage};
+use crate::harness::{AbortReason, Harness};
+
+/// Idle sessions kept in memory and locked; more are let go.
+const MAX_IDLE: usize = 16;
+/// How long a stop waits for its turn: tools get 3 s, then storage.
+const STOP_WAIT: Duration = Duration::from_secs(10);
+
+/// Where sessions live and what they are about.
+#[derive(Debug, Clone)]
+pub struct SessionSettings {
+    /// Folder of this server, outside the workspace.
+    pub state_dir: PathBuf,
+    /// Root that commands see.
+    pub shown_root: String,
+    /// Model used when a chat names none.
+    pub default_model: String,
+}
+
+/// All sessions of the workspace.
+pub struct Sessions {
+    settings: SessionSettings,
+    places: Places,
+    harness: Arc<dyn Harness>,
+    attachments: Attachments,
+    index: Index,
+    open: Mutex<HashMap<String, Arc<Session>>>,
+}
+
+impl Sessions {
+    /// Opens the index and compares it with the files. Turns that a crash left open are closed by
+    /// [`Sessions::recover`]. Blocks.
+    pub fn open(settings: SessionSettings, harness: Arc<dyn Harness>) -> Result<Arc<Self>, SessionError> {
+        let places = Places {
+            sessions: settings.state_dir.join("sessions"),
+            turns: settings.state_dir.join("turns"),
+            shown_root: settings.shown_root.clone(),
+        };
+        std::fs::create_dir_all(&places.sessions)?;
+        let sessions = Self {
+            index: Index::open(settings.state_dir.join("session-index"))?,
+            attachments: Attachments::new(settings.state_dir.join("attachments")),
+            settings,
+            places,
+            harness,
+            open: Mutex::default(),
+        };
+        sessions.compare_files()?;
+        Ok(Arc::new(sessions))
+    }
+
+    /// Brings the index up to date with files that another program made, grew or removed. Blocks.
+    fn compare_files(&self) -> Result<(), SessionError> {
+        let found = file::list(&self.places.sessions)?;
+        let known: HashMap<String, Record> =
+            self.index.newest_first().into_iter().map(|record| (record.id.clone(), record)).collect();
+        for (path, id, size) in &found {
+            let current = known.get(id).is_some_and(|record| record.size == *size);
+            if current || self.active(id).is_some() {
+                continue;
+            }
+            let bytes = std::fs::read(path)?;
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let read = Transcript::read(&bytes);
+            self.index.put(summarise(id, &name, *size, &read.transcript));
+        }
+        for (id, record) in known {
+            if self.active(&id).is_none() && !found.iter().any(|(_, found, _)| *found == id) {
+                self.index.put(Record { deleted: true, ..record });
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the turns that ran when the process died.
+    pub async fn recover(self: &Arc<Self>) {
+        for record in self.index.newest_first().into_iter().filter(|record| record.running) {
+            match self.refresh_index(&record.id).await {
+                // Another process runs it.
+                Ok(()) | Err(SessionError::Locked(_)) => {}
+                Err(error) => tracing::error!(session = record.id, %error, "a session could not be recovered"),
+            }
+        }
+        let turns = self.places.turns.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || retention::sweep(&turns)).await {
+            tracing::warn!(%error, "old chunk logs were not swept");
+        }
+    }
+
+    /// The harness.
+    pub fn harness(&self) -> &Arc<dyn Harness> {
+        &self.harness
+    }
+
+    /// The attachment store.
+    pub fn attachments(&self) -> &Attachments {
+        &self.attachments
+    }
+
+    /// Model used when a chat names none.
+    pub fn default_model(&self) -> &str {
+        &self.settings.default_model
+    }
+
+    /// The turn that runs in a session.
+    pub fn active(&self, id: &str) -> Option<Arc<ActiveTurn>> {
+        self.lock().get(id).and_then(|session| session.active())
+    }
+
+    /// All turns that run.
+    pub fn running(&self) -> Vec<Arc<ActiveTurn>> {
+        self.lock().values().filter_map(|session| session.active()).collect()
+    }
+
+    /// A session that exists.
+    pub(super) async fn existing(self: &Arc<Self>, id: &str) -> Result<Arc<Session>, SessionError> {
+        if !ids::is_session_id(id) {
+            return Err(SessionError::NotFound(id.to_owned()));
+        }
+        let session = self.load(id).await?;
+        let there = session.with_disk(|disk, _| Ok(disk.transcript().is_some())).await?;
+        if there { Ok(session) } else { Err(SessionError::NotFound(id.to_owned())) }
+    }
+
+    /// A session, loaded, whether or not it has a file.
+    async fn load(self: &Arc<Self>, id: &str) -> Result<Arc<Session>, SessionError> {
+        let (session, idle) = {
+            let mut open = self.lock();
+            let idle = if open.contains_key(id) { Vec::new() } else { take_idle(&mut open) };
+            let session = open.entry(id.to_owned()).or_insert_with(|| Session::new(id, self.places.clone()));
+            (Arc::clone(session), idle)
+        };
+        if !idle.is_empty() {
+            // Dropping a large transcript takes its time.
+            tokio::task::spawn_blocking(move || drop(idle));
+        }
+        let name = self.index.get(id).map(|record| record.file);
+        let idle = session.active().is_none();
+        session
+            .with_disk(move |disk, session| {
+                // While a turn runs, the process's own view is the newest one.
+                if idle || !matches!(disk, Disk::Loaded { .. }) {
+                    disk.load(&session.id, name, &session.places)?;
+                }
+                Ok(())
+            })
+            .await?;
+        Ok(session)
+    }
+
+    /// Reads from a session's entries. A session that another process writes is read without locking it.
+    pub async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        id: &str,
+        work: impl FnOnce(&Transcript) -> T + Send + 'static,
+    ) -> Result<T, SessionError> {
+        if !ids::is_session_id(id) {
+            return Err(SessionError::NotFound(id.to_owned()));
+        }
+        match self.load(id).await {
+            Ok(session) => {
+                session
+                    .with_disk(|disk, session| {
+                        let transcript =
+                            disk.transcript().ok_or_else(|| SessionError::NotFound(session.id.clone()))?;
+                        Ok(work(transcript))
+                    })
+                    .await
+            }
+            Err(SessionError::Locked(_)) => {
+                let file = self.index.get(id).map(|record| self.places.sessions.join(record.file));
+                let Some(path) = file else { return Err(SessionError::NotFound(id.to_owned())) };
+                let bytes = tokio::fs::read(path).await?;
+                Ok(work(&Transcript::read(&bytes).transcript))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The messages as clients assembled them; `partial` adds the message of the running turn.
+    pub async fn messages(self: &Arc<Self>, id: &str, partial: bool) -> Result<Vec<Value>, SessionError> {
+        let mut messages = self.read(id, history::messages).await?;
+        let active = self.active(id);
+        // Between the end line and the release of the turn both are there.
+        let running = active.filter(|turn| partial && messages.iter().all(|m| m.turn_id.as_ref() != Some(&turn.turn_id)));
+        if let Some(turn) = running {
+            messages.push(history::Shown { message: turn.message(), turn_id: Some(turn.turn_id.clone()) });
+        }
+        Ok(messages.into_iter().map(|shown| shown.message).collect())
+    }
+
+    /// Stops the running turn, if it is the named one, and waits until it has ended.
+    pub async fn stop(self: &Arc<Self>, id: &str, turn_id: Option<&str>, reason: AbortReason) {
+        let session = self.lock().get(id).cloned();
+        let Some(session) = session else { return };
+        let Some(turn) = session.active().filter(|turn| turn_id.is_none_or(|id| id == turn.turn_id)) else { return };
+        turn.stop.stop(reason);
+        if tokio::time::timeout(STOP_WAIT, session.wait_for_end(&turn.turn_id)).await.is_err() {
+            tracing::error!(session = id, turn = turn.turn_id, "a stopped turn did not end in time");
+        }
+    }
+
+    /// Stops all turns and waits for them; the caller bounds the time.
+    pub async fn stop_all(self: &Arc<Self>, reason: AbortReason) {
+        let running: Vec<_> =
+            self.lock().values().filter(|session| session.active().is_some()).map(|s| s.id.clone()).collect();
+        futures::future::join_all(running.iter().map(|id| self.stop(id, None, reason))).await;
+    }
+
+    /// Shows a remark in every running turn.
+    pub fn notice(&self, level: NoticeLevel, text: &str) {
+        for turn in self.running() {
+            turn.log.push(&Chunk::notice(level, text));
+        }
+    }
+
+    /// All summaries, newest change first; files that other programs made are looked for.
+    pub async fn list(self: &Arc<Self>) -> Result<Vec<Record>, SessionError> {
+        let sessions = Arc::clone(self);
+        tokio::task::spawn_blocking(move || {
+            sessions.compare_files()?;
+            Ok(sessions.index.newest_first())
+        })
+        .await
+        .unwrap_or_else(|error| Err(SessionError::Storage(error.to_string())))
+    }
+
+    /// A summary.
+    pub async fn summary(self: &Arc<Self>, id: &str) -> Result<Record, SessionError> {
+        if self.index.get(id).is_none() {
+            self.existing(id).await?;
+            self.refresh_index(id).await?;
+        }
+        self.index.get(id).ok_or_else(|| SessionError::NotFound(id.to_owned()))
+    }
+
+    /// Makes an empty session.
+    pub async fn create(self: &Arc<Self>, id: Option<String>, title: Option<String>) -> Result<Record, SessionError> {
+        let id = id.unwrap_or_else(|| ids::new_id("session"));
+        if !ids::is_session_id(&id) {
+            return Err(SessionError::Invalid {
+                field: "id",
+                message: format!("an id has 1 to {} characters of A-Z, a-z, 0-9, _ and -", ids::MAX_ID),
+            });
+        }
+        let session = self.load(&id).await?;
+        let taken = SessionError::AlreadyExists { what: format!("session {id}"), turn_id: None };
+        session
+            .with_disk(move |disk, session| {
+                if disk.transcript().is_some() {
+                    return Err(taken);
+                }
+                disk.write(&session.id, &session.places, |writer| {
+                    if let Some(title) = title {
+                        writer.add(Kind::Name(user_message::shorten(&title)));
+                    }
+                    Ok(())
+                })
+            })
+            .await?;
+        self.refresh_index(&id).await?;
+        self.summary(&id).await
+    }
+
+    /// Names a session.
+    pub async fn rename(self: &Arc<Self>, id: &str, title: String) -> Result<Record, SessionError> {
+        let session = self.existing(id).await?;
+        session
+            .with_disk(move |disk, session| {
+                disk.write(&session.id, &session.places, |writer| {
+                    writer.add(Kind::Name(user_message::shorten(&title)));
+                    Ok(())
+                })
+            })
+            .await?;
+        self.refresh_index(id).await?;
+        self.summary(id).await
+    }
+
+    /// Deletes a session with its log and attachments; a running turn is stopped first.
+    pub async fn delete(self: &Arc<Self>, id: &str) -> Result<(), SessionError> {
+        let session = self.existing(id).await?;
+        self.stop(id, None, AbortReason::User).await;
+        let attachments = self.attachments.clone();
+        session
+            .with_disk(move |disk, session| {
+                let Disk::Loaded { name, transcript, .. } = &*disk else {
+                    return Err(SessionError::NotFound(session.id.clone()));
+                };
+                if session.active().is_some() {
+                    return Err(SessionError::Locked(session.id.clone()));
+                }
+                std::fs::remove_file(session.places.sessions.join(name))?;
+                std::fs::File::open(&session.places.sessions)?.sync_all()?;
+                retention::remove_session(&session.places.turns, &session.id);
+                attachments.release(&session.id, retention::kept_hashes(transcript));
+                *disk = Disk::Deleted;
+                Ok(())
+            })
+            .await?;
+        self.lock().remove(id);
+        if let Some(record) = self.index.get(id) {
+            let sessions = Arc::clone(self);
+            let put = move || sessions.index.put(Record { deleted: true, ..record });
+            if let Err(error) = tokio::task::spawn_blocking(put).await {
+                tracing::warn!(%error, "the session index was not written");
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the session's summary anew.
+    pub(super) async fn refresh_index(self: &Arc<Self>, id: &str) -> Result<(), SessionError> {
+        let session = self.load(id).await?;
+        let sessions = Arc::clone(self);
+        session
+            .with_disk(move |disk, session| {
+                if let Disk::Loaded { file, name, transcript } = disk {
+                    sessions.index.put(summarise(&session.id, name, file.size(), transcript));
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes sessions that nobody uses out of the map when there are too many; dropping them frees their locks.
+fn take_idle(open: &mut HashMap<String, Arc<Session>>) -> Vec<Arc<Session>> {
+    if open.len() < MAX_IDLE {
+        return Vec::new();
+    }
+    let unused: Vec<String> = open
+        .iter()
+        .filter(|(_, session)| Arc::strong_count(session) == 1 && session.active().is_none())
+        .map(|(id, _)| id.clone())
+        .collect();
+    unused.iter().filter_map(|id| open.remove(id)).collect()
+}
+
+/// The record of a session.
+fn summarise(id: &str, file: &str, size: u64, transcript: &Transcript) -> Record {
+    let first_user = || {
+        transcript.entries().iter().find_map(|entry| match &entry.kind {
+            Kind::User { content } => content.iter().find_map(|block| match block {
+                entry::Block::Text(text) => text.lines().map(str::trim).find(|line| !line.is_empty()),
+                _ => None,
+            }),
+            _ => None,
+        })
+    };
+    let title = transcript.name().or_else(first_user).map(user_message::shorten).unwrap_or_default();
+    let turns = transcript.turns().filter(|(_, turn)| turn.status == TurnStatus::Running).count();
+    let updated_at = transcript.entries().iter().map(|entry| &*entry.timestamp).max().unwrap_or(&transcript.created_at);
+    Record {
+        id: id.to_owned(),
+        file: file.to_owned(),
+        size,
+        title: if title.is_empty() { "New session".into() } else { title },
+        created_at: transcript.created_at.clone(),
+        updated_at: updated_at.to_owned(),
+        turn_count: turns as u64,
+        message_count: history::count(transcript) as u64,
+        running: transcript.open_turn().is_some(),
+        usage: total_usage(transcript),
+        deleted: false,
+    }
+}
+
+/// Sum over all ended turns of all branches; the price is absent when one of them has none.
+fn total_usage(transcript: &Transcript) -> StepUsage {
+    let mut total = StepUsage { cost_usd: Some(0.0), ..StepUsage::default() };
+    for (_, turn) in transcript.turns().filter(|(_, turn)| turn.status != TurnStatus::Running) {
+        let Some(usage) = turn.metadata.get("usage") else { continue };
+        let number = |key: &str| usage[key].as_u64().unwrap_or(0);
+        total.input_tokens += number("inputTokens");
+        total.output_tokens += number("outputTokens");
+        total.cache_read_tokens += number("cacheReadTokens");
+        total.cache_write_tokens += number("cacheWriteTokens");
+        total.cost_usd = total.cost_usd.zip(usage["costUsd"].as_f64()).map(|(sum, cost)| sum + cost);
+    }
+    total
+}

@@ -29,6 +29,11 @@ pub struct Read {
 }
 
 impl Transcript {
+    /// Of a session that begins now.
+    pub fn empty(created_at: &str) -> Self {
+        Self { created_at: created_at.to_owned(), ..Self::default() }
+    }
+
     /// Reads a file's bytes. Later headers are skipped, of equal ids the first counts, a torn tail is left out.
     pub fn read(bytes: &[u8]) -> Read {
         let sound = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -79,9 +84,14 @@ impl Transcript {
 
     /// The active branch from its root to the current position; a missing or cyclic parent ends the chain.
     pub fn branch(&self) -> Vec<&Entry> {
+        self.chain(self.leaf())
+    }
+
+    /// The entries from the root of a branch to `last`.
+    pub fn chain(&self, last: Option<&str>) -> Vec<&Entry> {
         let mut chain = Vec::new();
         let mut seen = HashSet::new();
-        let mut next = self.leaf();
+        let mut next = last;
         while let Some(entry) = next.and_then(|id| self.get(id)) {
             if !seen.insert(entry.id.as_str()) {
                 break;

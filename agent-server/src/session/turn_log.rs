@@ -39,6 +39,7 @@ struct State {
     next: u64,
     unflushed: Vec<u8>,
     ended: bool,
+    broken: bool,
 }
 
 /// The log of one turn.
@@ -139,6 +140,14 @@ impl TurnLog {
         self.grown.send_replace(length);
     }
 
+    /// Appends the terminal chunk. `before` runs first, in the same instant for readers: who sees the chunk finds the
+    /// session free.
+    pub fn push_last(&self, chunk: &Chunk, before: impl FnOnce()) {
+        before();
+        self.push(chunk);
+        self.end();
+    }
+
     /// Leaves numbers free before the next chunk.
     pub fn skip_numbers(&self, count: u64) {
         self.lock().next += count;
@@ -147,6 +156,12 @@ impl TurnLog {
     /// The last chunk is in; readers end after it.
     pub fn end(&self) {
         self.lock().ended = true;
+        self.grown.send_modify(|_| {});
+    }
+
+    /// The turn never came to be; readers that came early are cut off.
+    pub fn abandon(&self) {
+        self.lock().broken = true;
         self.grown.send_modify(|_| {});
     }
 
@@ -220,6 +235,7 @@ struct Reader {
 
 enum Next {
     Bytes(Bytes),
+    Broken,
     Ended,
     Wait,
 }
@@ -239,6 +255,10 @@ impl Reader {
         loop {
             self.grown.borrow_and_update();
             match self.take() {
+                Next::Broken => {
+                    self.over = true;
+                    return Some(Err(Cut));
+                }
                 Next::Bytes(_) if waited > SLOW_READER => {
                     self.over = true;
                     return Some(Err(Cut));
@@ -273,7 +293,11 @@ impl Reader {
                 return Next::Bytes(frame.bytes.clone());
             }
         }
-        if state.ended { Next::Ended } else { Next::Wait }
+        match (state.broken, state.ended) {
+            (true, _) => Next::Broken,
+            (false, true) => Next::Ended,
+            (false, false) => Next::Wait,
+        }
     }
 }
 

@@ -1,0 +1,268 @@
+//! One session in use: its file, its entries, and the turn that runs.
+//!
+//! Owns exclusion: one writer of the file, one turn at a time. Must not know HTTP or how turns run.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::entry::{self, Entry, Kind};
+use super::error::SessionError;
+use super::file::{self, SessionFile};
+use super::fold::Fold;
+use super::ids;
+use super::recover;
+use super::transcript::Transcript;
+use super::turn_log::TurnLog;
+use crate::harness::StopSignal;
+
+/// A turn that is reserved or runs.
+#[derive(Debug)]
+pub struct ActiveTurn {
+    /// Turn.
+    pub turn_id: String,
+    /// Its assistant message.
+    pub message_id: String,
+    /// Its chunks.
+    pub log: Arc<TurnLog>,
+    /// Stops it.
+    pub stop: StopSignal,
+    pub(super) fold: Mutex<Fold>,
+}
+
+impl ActiveTurn {
+    /// The message so far.
+    pub fn message(&self) -> Value {
+        self.fold.lock().unwrap_or_else(PoisonError::into_inner).message()
+    }
+}
+
+/// Where a session's files are.
+#[derive(Debug, Clone)]
+pub(super) struct Places {
+    /// Folder of the session files.
+    pub sessions: PathBuf,
+    /// Folder of the chunk logs, one folder per session.
+    pub turns: PathBuf,
+    /// Root that commands see, for the header.
+    pub shown_root: String,
+}
+
+impl Places {
+    /// The chunk log of a turn.
+    pub fn turn_log(&self, session_id: &str, turn_id: &str) -> PathBuf {
+        self.turns.join(session_id).join(format!("{turn_id}.log"))
+    }
+}
+
+/// The session's file and entries as this process holds them.
+#[derive(Debug, Default)]
+pub(super) enum Disk {
+    /// Not looked at yet.
+    #[default]
+    Unloaded,
+    /// There is no file.
+    Absent,
+    /// Open and locked.
+    Loaded {
+        /// The file.
+        file: SessionFile,
+        /// Its name.
+        name: String,
+        /// Its entries.
+        transcript: Transcript,
+    },
+    /// Deleted; whoever still holds the session gets nothing more.
+    Deleted,
+}
+
+/// One session.
+#[derive(Debug)]
+pub struct Session {
+    /// Id.
+    pub id: String,
+    pub(super) places: Places,
+    pub(super) disk: Arc<tokio::sync::Mutex<Disk>>,
+    active: watch::Sender<Option<Arc<ActiveTurn>>>,
+}
+
+/// Lines under construction: each gets the one before it as parent.
+pub(super) struct Writer<'a> {
+    /// What is there already.
+    pub transcript: &'a Transcript,
+    /// Parent of the next line.
+    pub parent: Option<String>,
+    entries: Vec<Entry>,
+}
+
+impl<'a> Writer<'a> {
+    /// Starts after the current position.
+    pub fn new(transcript: &'a Transcript) -> Self {
+        Self { transcript, parent: transcript.leaf().map(str::to_owned), entries: Vec::new() }
+    }
+
+    /// The id that the next line will get.
+    pub fn add(&mut self, kind: Kind) -> String {
+        let id = ids::new_entry_id(|id| self.transcript.has(id) || self.entries.iter().any(|entry| entry.id == id));
+        self.entries.push(Entry { id: id.clone(), parent: self.parent.replace(id.clone()), timestamp: ids::now(), kind });
+        id
+    }
+
+    /// The lines.
+    pub fn finish(self) -> Vec<Entry> {
+        self.entries
+    }
+}
+
+fn text_of(entries: &[Entry]) -> String {
+    entries.iter().fold(String::new(), |mut text, entry| {
+        text.push_str(&entry.to_line());
+        text.push('\n');
+        text
+    })
+}
+
+impl Disk {
+    /// Opens the file if there is one, and closes a turn that a crash left open. Blocks.
+    pub fn load(&mut self, id: &str, known_name: Option<String>, places: &Places) -> Result<(), SessionError> {
+        match self {
+            Self::Loaded { file, transcript, .. } => {
+                if let Some(fresh) = file.refresh(id)? {
+                    *transcript = fresh;
+                }
+                return Ok(());
+            }
+            Self::Deleted => return Err(SessionError::NotFound(id.to_owned())),
+            Self::Absent | Self::Unloaded => {}
+        }
+        let name = match known_name.filter(|name| places.sessions.join(name).exists()) {
+            Some(name) => Some(name),
+            None => find_file(&places.sessions, id)?,
+        };
+        let Some(name) = name else {
+            *self = Self::Absent;
+            return Ok(());
+        };
+        let (mut file, mut transcript) = SessionFile::open(&places.sessions.join(&name), id)?;
+        let closing = recover::close_open_turn(&transcript, id, places)?;
+        if !closing.is_empty() {
+            file.append(&text_of(&closing))?;
+            closing.into_iter().for_each(|entry| transcript.push(entry));
+        }
+        *self = Self::Loaded { file, name, transcript };
+        Ok(())
+    }
+
+    /// Appends what `build` adds, durably, or nothing. Makes the file when there is none. Blocks.
+    pub fn write<T>(
+        &mut self,
+        id: &str,
+        places: &Places,
+        build: impl FnOnce(&mut Writer<'_>) -> Result<T, SessionError>,
+    ) -> Result<T, SessionError> {
+        match self {
+            Self::Unloaded | Self::Deleted => Err(SessionError::NotFound(id.to_owned())),
+            Self::Absent => {
+                let created_at = ids::now();
+                let mut transcript = Transcript::empty(&created_at);
+                let mut writer = Writer::new(&transcript);
+                let value = build(&mut writer)?;
+                let entries = writer.finish();
+                let name = file::file_name(&created_at, id);
+                let header = entry::header(id, &created_at, &places.shown_root);
+                let file =
+                    SessionFile::create(&places.sessions, &name, &format!("{header}\n{}", text_of(&entries)))?;
+                entries.into_iter().for_each(|entry| transcript.push(entry));
+                *self = Self::Loaded { file, name, transcript };
+                Ok(value)
+            }
+            Self::Loaded { file, transcript, .. } => {
+                let mut writer = Writer::new(transcript);
+                let value = build(&mut writer)?;
+                let entries = writer.finish();
+                if !entries.is_empty() {
+                    file.append(&text_of(&entries))?;
+                    entries.into_iter().for_each(|entry| transcript.push(entry));
+                }
+                Ok(value)
+            }
+        }
+    }
+
+    /// The entries, if the session exists.
+    pub fn transcript(&self) -> Option<&Transcript> {
+        match self {
+            Self::Loaded { transcript, .. } => Some(transcript),
+            _ => None,
+        }
+    }
+}
+
+fn find_file(folder: &Path, id: &str) -> Result<Option<String>, SessionError> {
+    let found = file::list(folder)?.into_iter().find(|(_, found, _)| found == id);
+    Ok(found.and_then(|(path, _, _)| path.file_name().map(|name| name.to_string_lossy().into_owned())))
+}
+
+impl Session {
+    pub(super) fn new(id: &str, places: Places) -> Arc<Self> {
+        Arc::new(Self {
+            id: id.to_owned(),
+            places,
+            disk: Arc::default(),
+            active: watch::Sender::new(None),
+        })
+    }
+
+    /// The turn that is reserved or runs.
+    pub fn active(&self) -> Option<Arc<ActiveTurn>> {
+        self.active.borrow().clone()
+    }
+
+    /// Takes the session's one turn; gives the running one back when there is one.
+    pub(super) fn reserve(&self, turn: &Arc<ActiveTurn>) -> Result<(), Arc<ActiveTurn>> {
+        let mut running = None;
+        self.active.send_if_modified(|active| match active {
+            Some(other) => {
+                running = Some(Arc::clone(other));
+                false
+            }
+            None => {
+                *active = Some(Arc::clone(turn));
+                true
+            }
+        });
+        running.map_or(Ok(()), Err)
+    }
+
+    /// The turn is over; the next may come.
+    pub(super) fn release(&self, turn: &ActiveTurn) {
+        self.active.send_if_modified(|active| {
+            let ours = active.as_ref().is_some_and(|active| active.turn_id == turn.turn_id);
+            if ours {
+                *active = None;
+            }
+            ours
+        });
+    }
+
+    /// Waits until a turn is over.
+    pub(super) async fn wait_for_end(&self, turn_id: &str) {
+        let mut active = self.active.subscribe();
+        // The sender lives as long as the session, so this ends only with the turn.
+        let _ended = active.wait_for(|active| active.as_ref().is_none_or(|turn| turn.turn_id != turn_id)).await;
+    }
+
+    /// Runs a blocking closure with the disk state, off the asynchronous threads.
+    pub(super) async fn with_disk<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut Disk, &Session) -> Result<T, SessionError> + Send + 'static,
+    ) -> Result<T, SessionError> {
+        let mut disk = Arc::clone(&self.disk).lock_owned().await;
+        let session = Arc::clone(self);
+        tokio::task::spawn_blocking(move || work(&mut disk, &session))
+            .await
+            .unwrap_or_else(|error| Err(SessionError::Storage(format!("a storage task broke off: {error}"))))
+    }
+}

@@ -1,0 +1,300 @@
+//! What a chat POST means: a new turn, an answer again, an edit, or nothing at all.
+//!
+//! Owns those rules and the order "reserve, store durably, run". Must not know the body's wire form.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, json};
+
+use super::entry::{Kind, TurnData, TurnStatus};
+use super::error::SessionError;
+use super::history;
+use super::ids;
+use super::session::{ActiveTurn, Session, Writer};
+use super::transcript::Transcript;
+use super::turn::{self, TurnStart};
+use super::turn_log::TurnLog;
+use super::user_message::UserMessage;
+use super::{Sessions, session};
+use crate::harness::chunk::Chunk;
+use crate::harness::{StopSignal, StoreImage, TurnRequest};
+use crate::llm::{KeyState, ThinkingLevel};
+
+/// How long a chat waits for a turn that is being stopped.
+const WAIT_FOR_STOPPED: Duration = Duration::from_secs(2);
+
+/// What the client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Trigger {
+    /// A message is to be answered.
+    #[default]
+    Submit,
+    /// A known message is to be answered again.
+    Regenerate,
+}
+
+/// A checked chat request.
+#[derive(Debug)]
+pub struct Submission {
+    /// Session; made when there is none.
+    pub session_id: String,
+    /// The message.
+    pub message: UserMessage,
+    /// What the client wants.
+    pub trigger: Trigger,
+    /// On a submit: the known user message that is replaced.
+    pub replaces: Option<String>,
+    /// Model id, or the default.
+    pub model: Option<String>,
+    /// Thinking.
+    pub thinking: ThinkingLevel,
+    /// Appended to the system prompt for this turn.
+    pub system_prompt: Option<String>,
+}
+
+/// What the rules say about a submission.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Plan {
+    /// Append the message behind the current position.
+    Append,
+    /// Answer the message of this line again.
+    Again { user_entry: String, user_message_id: String },
+    /// Append the message as a sibling of the one that it replaces, behind this line.
+    Edit { parent: Option<String> },
+}
+
+fn plan(transcript: &Transcript, submission: &Submission) -> Result<Plan, SessionError> {
+    let known = submission.message.id.as_deref().and_then(|id| transcript.find_user_message(id).map(|found| (id, found)));
+    if submission.trigger == Trigger::Regenerate {
+        return Ok(match known {
+            Some((id, found)) => {
+                Plan::Again { user_entry: found.entry.id.clone(), user_message_id: id.to_owned() }
+            }
+            None => Plan::Append,
+        });
+    }
+    if let Some(replaced) = submission.replaces.as_deref().and_then(|id| transcript.find_user_message(id)) {
+        return Ok(Plan::Edit { parent: replaced.entry.parent.clone() });
+    }
+    match known {
+        Some((id, found)) => Err(SessionError::AlreadyExists {
+            what: format!("message {id}"),
+            turn_id: found.turn.map(|turn| turn.turn_id.clone()),
+        }),
+        None => Ok(Plan::Append),
+    }
+}
+
+/// What storing the submission gave.
+struct Stored {
+    start: TurnData,
+    request: TurnRequest,
+}
+
+impl Sessions {
+    /// Starts a turn, or says why not; without effect then. `guard` is held until the turn's last chunk.
+    ///
+    /// Runs in a task of its own: a client that leaves in between leaves no half-started turn.
+    pub async fn submit(
+        self: &Arc<Self>,
+        submission: Submission,
+        guard: Box<dyn Any + Send>,
+    ) -> Result<Arc<ActiveTurn>, SessionError> {
+        let sessions = Arc::clone(self);
+        tokio::spawn(async move { sessions.start_turn(submission, guard).await })
+            .await
+            .unwrap_or_else(|error| Err(SessionError::Storage(format!("starting a turn broke off: {error}"))))
+    }
+
+    async fn start_turn(
+        self: Arc<Self>,
+        submission: Submission,
+        guard: Box<dyn Any + Send>,
+    ) -> Result<Arc<ActiveTurn>, SessionError> {
+        let key = self.harness.key_state();
+        if key != KeyState::Present {
+            return Err(SessionError::ModelUnavailable(key));
+        }
+        let session = self.load(&submission.session_id).await?;
+        let submission = check_rules(&session, submission).await?;
+        let turn = new_turn(&session);
+        reserve(&session, &turn).await?;
+        match self.store(&session, &turn, submission).await {
+            Ok(Stored { start, request }) => {
+                let metadata = start.metadata.clone();
+                let first = Chunk::Start { message_id: turn.message_id.clone(), message_metadata: metadata };
+                turn.log.push(&first);
+                turn.fold.lock().unwrap_or_else(std::sync::PoisonError::into_inner).apply(&first);
+                let start = TurnStart { sessions: self, session, turn: Arc::clone(&turn), data: start, guard };
+                tokio::spawn(turn::run(start, request));
+                Ok(turn)
+            }
+            Err(error) => {
+                session.release(&turn);
+                turn.log.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes the user message and the turn's first line durably, and makes the model's view of the session.
+    async fn store(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        turn: &Arc<ActiveTurn>,
+        submission: Submission,
+    ) -> Result<Stored, SessionError> {
+        let sessions = Arc::clone(self);
+        let turn = Arc::clone(turn);
+        let model = submission.model.clone().unwrap_or_else(|| self.settings.default_model.clone());
+        session
+            .with_disk(move |disk, session| {
+                if matches!(disk, session::Disk::Deleted) {
+                    return Err(SessionError::NotFound(session.id.clone()));
+                }
+                let request_parts = (submission.thinking, submission.system_prompt.clone());
+                let start = disk.write(&session.id, &session.places, |writer| {
+                    sessions.write_start(writer, &session.id, &turn, submission, &model)
+                })?;
+                let transcript = disk.transcript().ok_or_else(|| SessionError::NotFound(session.id.clone()))?;
+                let history = history::conversation(transcript, sessions.harness.provider(), &model, &|image| {
+                    sessions.attachments.read_base64(&image.sha256)
+                });
+                let request = TurnRequest {
+                    model,
+                    thinking: request_parts.0,
+                    system_prompt: request_parts.1,
+                    history,
+                    used_call_ids: transcript.call_ids(),
+                    stop: turn.stop.clone(),
+                    store_image: store_image(&sessions, &session.id),
+                };
+                Ok(Stored { start, request })
+            })
+            .await
+    }
+
+    fn write_start(
+        &self,
+        writer: &mut Writer<'_>,
+        session_id: &str,
+        turn: &ActiveTurn,
+        submission: Submission,
+        model: &str,
+    ) -> Result<TurnData, SessionError> {
+        let plan = plan(writer.transcript, &submission)?;
+        let mut user_message_id = submission.message.id.clone().unwrap_or_else(|| ids::new_id("msg"));
+        let mut user_parts = None;
+        let mut user_metadata = None;
+        let (user_entry, at) = match plan {
+            Plan::Again { user_entry, user_message_id: known } => {
+                let earlier = writer.transcript.find_user_message(&known).and_then(|found| found.turn);
+                user_parts = earlier.and_then(|turn| turn.user_parts.clone());
+                user_metadata = earlier.and_then(|turn| turn.user_metadata.clone());
+                user_message_id = known;
+                writer.parent = Some(user_entry.clone());
+                (user_entry, writer.parent.clone())
+            }
+            plan => {
+                if let Plan::Edit { parent } = plan {
+                    writer.parent = parent;
+                }
+                user_metadata = submission.message.metadata.clone().or(user_metadata);
+                let at = writer.parent.clone();
+                let prepared = submission.message.prepare(&self.attachments, session_id)?;
+                user_parts = prepared.parts.or(user_parts);
+                (writer.add(Kind::User { content: prepared.content }), at)
+            }
+        };
+        self.write_changes(writer, at.as_deref(), model, submission.thinking);
+        let mut metadata = Map::new();
+        metadata.insert("turnId".into(), json!(turn.turn_id));
+        metadata.insert("createdAt".into(), json!(ids::now()));
+        metadata.insert("model".into(), json!({"provider": self.harness.provider(), "id": model}));
+        let start = TurnData {
+            turn_id: turn.turn_id.clone(),
+            message_id: turn.message_id.clone(),
+            user_message_id,
+            user_entry,
+            status: TurnStatus::Running,
+            metadata,
+            entries: Vec::new(),
+            data_parts: Vec::new(),
+            tool_errors: std::collections::BTreeMap::new(),
+            user_parts,
+            user_metadata,
+        };
+        writer.add(Kind::Turn(Box::new(start.clone())));
+        Ok(start)
+    }
+
+    /// Notes another model or thinking level where it differs from what holds at `at`.
+    fn write_changes(&self, writer: &mut Writer<'_>, at: Option<&str>, model: &str, thinking: ThinkingLevel) {
+        let (mut last_model, mut last_thinking) = (None, "off".to_owned());
+        for entry in writer.transcript.chain(at) {
+            match &entry.kind {
+                Kind::Model { provider, model } => last_model = Some((provider.clone(), model.clone())),
+                Kind::Thinking(level) => last_thinking.clone_from(level),
+                _ => {}
+            }
+        }
+        let provider = self.harness.provider();
+        if last_model.as_ref().map(|(provider, model)| (&**provider, &**model)) != Some((provider, model)) {
+            writer.add(Kind::Model { provider: provider.to_owned(), model: model.to_owned() });
+        }
+        let level = json!(thinking).as_str().unwrap_or("off").to_owned();
+        if level != last_thinking {
+            writer.add(Kind::Thinking(level));
+        }
+    }
+}
+
+/// A repeated message is refused whether or not its turn still runs, so that the client can find it.
+async fn check_rules(session: &Arc<Session>, submission: Submission) -> Result<Submission, SessionError> {
+    session
+        .with_disk(move |disk, _| {
+            if let Some(transcript) = disk.transcript() {
+                plan(transcript, &submission)?;
+            }
+            Ok(submission)
+        })
+        .await
+}
+
+fn new_turn(session: &Session) -> Arc<ActiveTurn> {
+    let turn_id = ids::new_id("turn");
+    let log = TurnLog::new(&turn_id, session.places.turn_log(&session.id, &turn_id));
+    Arc::new(ActiveTurn {
+        turn_id,
+        message_id: ids::new_id("msg"),
+        log,
+        stop: StopSignal::default(),
+        fold: std::sync::Mutex::default(),
+    })
+}
+
+/// Takes the session's turn; waits a little for one that is being stopped.
+async fn reserve(session: &Session, turn: &Arc<ActiveTurn>) -> Result<(), SessionError> {
+    let deadline = tokio::time::Instant::now() + WAIT_FOR_STOPPED;
+    while let Err(running) = session.reserve(turn) {
+        let busy = SessionError::TurnInProgress { turn_id: running.turn_id.clone() };
+        if running.stop.reason().is_none() {
+            return Err(busy);
+        }
+        if tokio::time::timeout_at(deadline, session.wait_for_end(&running.turn_id)).await.is_err() {
+            return Err(busy);
+        }
+    }
+    Ok(())
+}
+
+fn store_image(sessions: &Arc<Sessions>, session_id: &str) -> StoreImage {
+    let (store, session_id) = (sessions.attachments.clone(), session_id.to_owned());
+    Arc::new(move |_media_type, data| {
+        let bytes = turn::decode_image(data)?;
+        let kept = store.keep(&session_id, "image", &bytes).map_err(|error| error.kind().to_string())?;
+        Ok(history::attachment_url(&kept.sha256))
+    })
+}

@@ -1,0 +1,1 @@
+//! Whole turns over a scripted model.
