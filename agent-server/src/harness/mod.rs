@@ -179,6 +179,8 @@ pub trait Harness: Send + Sync {
     fn api(&self) -> &str;
     /// Whether the model can be asked; without network.
     fn key_state(&self) -> KeyState;
+    /// The tools on offer.
+    fn tools(&self) -> Vec<crate::catalog::ToolDefinition>;
     /// The system prompt as a turn would get it now.
     async fn system_prompt(&self, appended: Option<&str>) -> String;
     /// Runs one turn to its end. Dropping the future abandons the turn without a trace.

@@ -86,6 +86,10 @@ impl Harness for TurnLoop {
         self.llm.key_state()
     }
 
+    fn tools(&self) -> Vec<crate::catalog::ToolDefinition> {
+        self.catalog.definitions()
+    }
+
     async fn system_prompt(&self, appended: Option<&str>) -> String {
         prompt::build(&self.prompt, self.workspace.as_ref(), &self.sandbox.isolation(), appended).await
     }

@@ -17,6 +17,8 @@
 pub mod auth;
 pub mod body;
 pub mod change;
+pub mod chat;
+pub mod chat_body;
 pub mod error;
 pub mod files;
 pub mod gate;
@@ -28,6 +30,7 @@ pub mod router;
 pub mod runtime;
 pub mod search;
 pub mod server;
+pub mod sessions;
 pub mod sse;
 pub mod starting;
 pub mod tree;
@@ -44,6 +47,7 @@ use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::readiness::Readiness;
 use crate::sandbox::Sandbox;
+use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 use crate::telemetry::Metrics;
 use crate::workspace::Workspace;
@@ -56,6 +60,8 @@ pub struct App {
     pub workspace: Arc<dyn Workspace>,
     /// Commands.
     pub sandbox: Arc<dyn Sandbox>,
+    /// Sessions and their turns.
+    pub sessions: Arc<Sessions>,
     /// Use and drain.
     pub activity: Arc<Activity>,
     /// Readiness.

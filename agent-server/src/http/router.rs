@@ -10,7 +10,9 @@ use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::error::{ApiError, Code};
-use super::{AppState, change, files, gate, health, lifecycle, openapi, raw, runtime, search, tree, upload};
+use super::{
+    AppState, change, chat, files, gate, health, lifecycle, openapi, raw, runtime, search, sessions, tree, upload,
+};
 
 use crate::telemetry::Metrics;
 
@@ -23,6 +25,8 @@ pub fn documented() -> OpenApiRouter<AppState> {
         .merge(health::routes())
         .merge(lifecycle::routes())
         .merge(runtime::routes())
+        .merge(chat::routes())
+        .merge(sessions::routes())
         .merge(openapi::routes())
         .merge(files::routes())
         .merge(raw::routes())

@@ -6,6 +6,38 @@ use serde::Serialize;
 
 use super::Usage;
 
+/// How a family of models is told to think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThinkingStyle {
+    /// By a budget of tokens.
+    Budget,
+    /// By itself, steered by an effort; on unless switched off, its text left out unless asked for.
+    Adaptive,
+    /// The same, and it cannot be switched off.
+    AlwaysAdaptive,
+}
+
+/// Families that think by themselves (from 4.7 on), those that always do first.
+const ADAPTIVE: &[(&str, ThinkingStyle)] = &[
+    ("claude-sonnet-5-5", ThinkingStyle::AlwaysAdaptive),
+    ("claude-opus-5-5", ThinkingStyle::AlwaysAdaptive),
+    ("claude-fable", ThinkingStyle::AlwaysAdaptive),
+    ("claude-mythos", ThinkingStyle::AlwaysAdaptive),
+    ("claude-opus-4-7", ThinkingStyle::Adaptive),
+    ("claude-opus-4-8", ThinkingStyle::Adaptive),
+    ("claude-opus-5", ThinkingStyle::Adaptive),
+    ("claude-sonnet-5", ThinkingStyle::Adaptive),
+    ("claude-haiku-5", ThinkingStyle::Adaptive),
+];
+
+/// How a model is told to think; a budget for models that are not in the table.
+pub fn thinking_style(model: &str) -> ThinkingStyle {
+    ADAPTIVE
+        .iter()
+        .find(|(prefix, _)| model.starts_with(prefix))
+        .map_or(ThinkingStyle::Budget, |(_, style)| *style)
+}
+
 /// A model that users can pick.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KnownModel {

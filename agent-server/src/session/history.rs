@@ -69,6 +69,14 @@ pub fn messages(transcript: &Transcript) -> Vec<Shown> {
     shown
 }
 
+/// The message of an ended turn on any branch, with the line that ends it.
+pub fn turn_message(transcript: &Transcript, turn_id: &str) -> Option<(Value, TurnData)> {
+    let (_, end) =
+        transcript.turns().find(|(_, turn)| turn.turn_id == turn_id && turn.status != TurnStatus::Running)?;
+    let entries: Vec<&Entry> = end.entries.iter().filter_map(|id| transcript.get(id)).collect();
+    Some((assistant_message(&entries, Some(end)), end.clone()))
+}
+
 /// How many messages [`messages`] would give.
 pub fn count(transcript: &Transcript) -> usize {
     let mut count = 0;

@@ -5,12 +5,14 @@
 pub mod attachments;
 pub mod entry;
 pub mod error;
+pub mod export;
 mod file;
 pub mod fold;
 pub mod history;
 pub mod ids;
 pub mod index;
 mod recover;
+mod replay;
 mod retention;
 pub mod session;
 pub mod submit;
@@ -224,6 +226,12 @@ impl Sessions {
             messages.push(history::Shown { message: turn.message(), turn_id: Some(turn.turn_id.clone()) });
         }
         Ok(messages.into_iter().map(|shown| shown.message).collect())
+    }
+
+    /// The session file as it is.
+    pub async fn raw(self: &Arc<Self>, id: &str) -> Result<Vec<u8>, SessionError> {
+        let record = self.summary(id).await?;
+        Ok(tokio::fs::read(self.places.sessions.join(record.file)).await?)
     }
 
     /// Stops the running turn, if it is the named one, and waits until it has ended.

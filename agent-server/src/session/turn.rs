@@ -214,11 +214,14 @@ impl Running {
             self.start.turn.fold.lock().unwrap_or_else(PoisonError::into_inner).apply(terminal);
         }
         self.store_end(status).await;
+        let TurnStart { session, turn, guard, .. } = self.start;
         if let Some(terminal) = &terminal {
-            self.start.turn.log.push_last(terminal, || self.start.session.release(&self.start.turn));
+            turn.log.seal(terminal);
         }
-        write_log(&self.start.turn.log).await;
-        let TurnStart { session, guard, .. } = self.start;
+        write_log(&turn.log).await;
+        // Who sees the last chunk finds the session free and the turn on disk.
+        session.release(&turn);
+        turn.log.end();
         let folder = session.places.turns.join(&session.id);
         tokio::task::spawn_blocking(move || retention::sweep_session(&folder));
         drop(guard);

@@ -3,7 +3,7 @@
 //! Owns numbering, what replay leaves out, and the log on disk. Must not know what chunks mean to a session.
 //! A chunk is serialised once; readers share its bytes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,8 +38,22 @@ struct State {
     frames: Vec<Option<Frame>>,
     next: u64,
     unflushed: Vec<u8>,
+    sealed: Option<Frame>,
     ended: bool,
     broken: bool,
+}
+
+impl State {
+    /// A log without a path lives in memory only.
+    fn note_for_disk(&mut self, path: &Path, number: u64, json: &str) {
+        if !path.as_os_str().is_empty() {
+            self.unflushed.extend_from_slice(format!("{number}\t{json}\n").as_bytes());
+        }
+    }
+}
+
+fn to_json(chunk: &Chunk) -> String {
+    serde_json::to_string(chunk).expect("chunks hold no map with keys other than strings")
 }
 
 /// The log of one turn.
@@ -106,12 +120,15 @@ impl TurnLog {
 
     /// Appends a chunk and wakes the readers.
     pub fn push(&self, chunk: &Chunk) {
-        let json = serde_json::to_string(chunk).expect("chunks hold no map with keys other than strings");
-        self.add(chunk, &json, true);
+        self.add(chunk, &to_json(chunk), true);
     }
 
     fn add(&self, chunk: &Chunk, json: &str, to_disk: bool) {
         let mut state = self.lock();
+        if state.sealed.is_some() || state.ended {
+            // Only a notice can come this late.
+            return;
+        }
         let number = state.next;
         state.next += 1;
         if let Chunk::ToolOutputAvailable { tool_call_id, .. } | Chunk::ToolOutputError { tool_call_id, .. } = chunk {
@@ -125,27 +142,33 @@ impl TurnLog {
                 *old = None;
             }
         }
-        let frame = Frame {
-            number,
-            bytes: Bytes::from(format!("id: {}:{number}\ndata: {json}\n\n", self.turn_id)),
-            transient: chunk.is_transient(),
-            preliminary_of: chunk.preliminary_of().map(str::to_owned),
-        };
-        if to_disk && !frame.transient && !self.path.as_os_str().is_empty() {
-            state.unflushed.extend_from_slice(format!("{number}\t{json}\n").as_bytes());
+        if to_disk && !chunk.is_transient() {
+            state.note_for_disk(&self.path, number, json);
         }
-        state.frames.push(Some(frame));
+        state.frames.push(Some(self.frame(number, chunk, json)));
         let length = state.frames.len();
         drop(state);
         self.grown.send_replace(length);
     }
 
-    /// Appends the terminal chunk. `before` runs first, in the same instant for readers: who sees the chunk finds the
-    /// session free.
-    pub fn push_last(&self, chunk: &Chunk, before: impl FnOnce()) {
-        before();
-        self.push(chunk);
-        self.end();
+    fn frame(&self, number: u64, chunk: &Chunk, json: &str) -> Frame {
+        Frame {
+            number,
+            bytes: Bytes::from(format!("id: {}:{number}\ndata: {json}\n\n", self.turn_id)),
+            transient: chunk.is_transient(),
+            preliminary_of: chunk.preliminary_of().map(str::to_owned),
+        }
+    }
+
+    /// Prepares the terminal chunk: it goes to disk with the next flush, readers get it with [`TurnLog::end`]. Nothing
+    /// can be pushed behind it.
+    pub fn seal(&self, chunk: &Chunk) {
+        let json = to_json(chunk);
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        state.note_for_disk(&self.path, number, &json);
+        state.sealed = Some(self.frame(number, chunk, &json));
     }
 
     /// Leaves numbers free before the next chunk.
@@ -153,9 +176,15 @@ impl TurnLog {
         self.lock().next += count;
     }
 
-    /// The last chunk is in; readers end after it.
+    /// Gives readers the sealed chunk, if there is one, and ends them after it.
     pub fn end(&self) {
-        self.lock().ended = true;
+        {
+            let mut state = self.lock();
+            if let Some(frame) = state.sealed.take() {
+                state.frames.push(Some(frame));
+            }
+            state.ended = true;
+        }
         self.grown.send_modify(|_| {});
     }
 

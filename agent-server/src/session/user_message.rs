@@ -170,7 +170,10 @@ fn piece(part: Value) -> Result<Piece, SessionError> {
             _ => invalid("message", "a text part has a string `text`"),
         },
         Some("file") => {
-            let url = part.get("url").and_then(Value::as_str).unwrap_or_default();
+            let mut part = part;
+            // The address may be the whole file; it is set anew when the file is kept.
+            let url = part.remove("url");
+            let url = url.as_ref().and_then(Value::as_str).unwrap_or_default();
             let name = part.get("filename").and_then(Value::as_str).unwrap_or("attachment").to_owned();
             let prefix = attachment_url("");
             let source = if let Some(hash) = url.strip_prefix(&prefix) {

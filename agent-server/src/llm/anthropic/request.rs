@@ -4,6 +4,7 @@
 
 use serde_json::{Value, json};
 
+use crate::llm::known::ThinkingStyle;
 use crate::llm::{AssistantBlock, InputBlock, ModelMessage, ModelRequest, ThinkingLevel, known};
 
 /// Room for the answer on top of the thinking budget.
@@ -27,10 +28,29 @@ pub fn body(request: &ModelRequest) -> Value {
     if !request.tools.is_empty() {
         body["tools"] = tools(request);
     }
-    if request.thinking != ThinkingLevel::Off && budget >= MIN_THINKING_BUDGET {
-        body["thinking"] = json!({"type": "enabled", "budget_tokens": budget});
-    }
+    think(&mut body, request, budget);
     body
+}
+
+/// Sets how the model thinks. Models that think by themselves are asked for a summary, since they show nothing else.
+fn think(body: &mut Value, request: &ModelRequest, budget: u32) {
+    let effort = match request.thinking {
+        ThinkingLevel::Off => None,
+        ThinkingLevel::Low => Some("low"),
+        ThinkingLevel::Medium => Some("medium"),
+        ThinkingLevel::High => Some("high"),
+    };
+    match (known::thinking_style(&request.model), effort) {
+        (ThinkingStyle::Budget, Some(_)) if budget >= MIN_THINKING_BUDGET => {
+            body["thinking"] = json!({"type": "enabled", "budget_tokens": budget});
+        }
+        (ThinkingStyle::Budget, _) | (ThinkingStyle::AlwaysAdaptive, None) => {}
+        (ThinkingStyle::Adaptive, None) => body["thinking"] = json!({"type": "disabled"}),
+        (ThinkingStyle::Adaptive | ThinkingStyle::AlwaysAdaptive, Some(effort)) => {
+            body["thinking"] = json!({"type": "adaptive", "display": "summarized"});
+            body["output_config"] = json!({"effort": effort});
+        }
+    }
 }
 
 fn tools(request: &ModelRequest) -> Value {

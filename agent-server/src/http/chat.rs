@@ -1,0 +1,358 @@
+//! Chat: start a turn, follow it, stop it, read its history. The exact stream is described in `docs/chat.md`.
+//!
+//! Owns the routes and the mapping of session errors. Must not know how turns run or are stored.
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Request, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::AppState;
+use super::body::{self, MAX_BODY, Query};
+use super::chat_body::{self, ChatBody};
+use super::error::{ApiError, ApiResult, Code};
+use super::openapi::ErrorBody;
+use crate::harness::AbortReason;
+use crate::llm::{KeyState, ThinkingLevel};
+use crate::session::error::SessionError;
+use crate::session::ids;
+use crate::session::submit::{Submission, Trigger};
+use crate::session::turn_log::TurnLog;
+use crate::session::user_message::UserMessage;
+
+/// Longest text that a chat appends to the system prompt.
+const MAX_SYSTEM_PROMPT: usize = 64 * 1024;
+/// Seconds after which a draining workspace or a rejected key may be worth another try.
+const DRAINING_RETRY_SECONDS: u64 = 5;
+const KEY_RETRY_SECONDS: u64 = 30;
+
+/// The routes of this module.
+pub fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(chat))
+        .routes(routes!(running_stream))
+        .routes(routes!(turn_stream))
+        .routes(routes!(stop))
+        .routes(routes!(messages, put_messages))
+}
+
+/// Starts a turn and streams it. Standard UI message chunks; the last is `finish`, `abort` or `error`, then `[DONE]`.
+#[utoipa::path(post, path = "/api/v1/agent/chat", tag = "chat", request_body = ChatRequest, responses(
+    (status = 200, content_type = "text/event-stream", body = String),
+    (status = 400, body = ErrorBody), (status = 409, body = ErrorBody), (status = 423, body = ErrorBody),
+    (status = 503, body = ErrorBody)))]
+async fn chat(State(app): State<AppState>, request: Request) -> ApiResult<Response> {
+    let (parts, body) = request.into_parts();
+    let submission = submission(&app, chat_body::read(&parts.headers, body).await?)?;
+    let guard = app.activity.begin_turn().map_err(|_| ApiError::from(SessionError::Draining))?;
+    let turn = app.sessions.submit(submission, Box::new(guard)).await?;
+    Ok(stream(&turn.log, 0))
+}
+
+/// Body of a chat, for the document; applications may add members.
+#[derive(ToSchema)]
+#[schema(as = ChatRequest)]
+#[allow(dead_code, reason = "read by its own parser; this is its description")]
+#[serde(rename_all = "camelCase")]
+struct ChatRequest {
+    /// Session; `sessionId` means the same.
+    id: String,
+    /// UI messages; only the last counts, and it must be a user message.
+    messages: Option<Vec<Object>>,
+    /// One user message instead: a text or a UI message.
+    message: Option<Object>,
+    /// `submit-message` or `regenerate-message`.
+    trigger: Option<String>,
+    /// On a submit: the user message that is replaced.
+    message_id: Option<String>,
+    /// `{provider, id}` or a model id.
+    model: Option<Object>,
+    /// `off`, `low`, `medium` or `high`.
+    thinking_level: Option<String>,
+    /// More file parts for the message.
+    attachments: Option<Vec<Object>>,
+    /// Appended to the system prompt for this turn.
+    system_prompt: Option<String>,
+}
+
+/// Any JSON value, for the document.
+#[derive(Serialize, ToSchema)]
+struct Object {}
+
+fn submission(app: &AppState, chat: ChatBody) -> ApiResult<Submission> {
+    let session_id = chat.session_id.unwrap_or_default();
+    if !ids::is_session_id(&session_id) {
+        let text = format!("a session id has 1 to {} characters of A-Z, a-z, 0-9, _ and -", ids::MAX_ID);
+        return Err(ApiError::invalid_field("id", text));
+    }
+    let message = match chat.message {
+        None => return Err(ApiError::invalid_field("message", "`message` or a list `messages` with a message is needed")),
+        Some(Value::String(text)) if chat.attachments.is_empty() => UserMessage::text(text)?,
+        Some(Value::String(text)) => {
+            let message = json!({"role": "user", "parts": [{"type": "text", "text": text}]});
+            UserMessage::parse(message, file_parts(chat.attachments))?
+        }
+        Some(message) => UserMessage::parse(message, file_parts(chat.attachments))?,
+    };
+    let trigger = match chat.trigger.as_deref() {
+        None | Some("submit-message") => Trigger::Submit,
+        Some("regenerate-message") => Trigger::Regenerate,
+        Some(_) => return Err(ApiError::invalid_field("trigger", "`submit-message` or `regenerate-message`")),
+    };
+    let system_prompt = chat.system_prompt.filter(|text| !text.trim().is_empty());
+    if system_prompt.as_ref().is_some_and(|text| text.len() > MAX_SYSTEM_PROMPT) {
+        return Err(ApiError::invalid_field("systemPrompt", format!("more than {MAX_SYSTEM_PROMPT} bytes")));
+    }
+    Ok(Submission {
+        session_id,
+        message,
+        trigger,
+        replaces: chat.message_id.filter(|_| trigger == Trigger::Submit),
+        model: model(app, chat.model)?,
+        thinking: match chat.thinking_level {
+            None | Some(Value::Null) => ThinkingLevel::Off,
+            Some(level) => serde_json::from_value(level)
+                .map_err(|_| ApiError::invalid_field("thinkingLevel", "`off`, `low`, `medium` or `high`"))?,
+        },
+        system_prompt,
+    })
+}
+
+/// Attachments are file parts that stand beside the message.
+fn file_parts(attachments: Vec<Value>) -> Vec<Value> {
+    attachments
+        .into_iter()
+        .map(|mut attachment| {
+            if let Value::Object(part) = &mut attachment {
+                part.insert("type".into(), json!("file"));
+            }
+            attachment
+        })
+        .collect()
+}
+
+fn model(app: &AppState, model: Option<Value>) -> ApiResult<Option<String>> {
+    let fault = |text: String| Err(ApiError::invalid_field("model", text));
+    match model {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(id)) if !id.is_empty() && id.len() <= ids::MAX_ID => Ok(Some(id)),
+        Some(Value::Object(model)) => {
+            let provider = app.sessions.harness().provider();
+            if model.get("provider").is_some_and(|asked| asked != provider) {
+                return fault(format!("only models of {provider} are configured"));
+            }
+            match model.get("id").and_then(Value::as_str) {
+                Some(id) if !id.is_empty() && id.len() <= ids::MAX_ID => Ok(Some(id.to_owned())),
+                _ => fault("`{provider, id}` is needed".into()),
+            }
+        }
+        Some(_) => fault("`{provider, id}` is needed".into()),
+    }
+}
+
+/// The stream of a turn from behind `cursor` on.
+fn stream(log: &Arc<TurnLog>, cursor: u64) -> Response {
+    let mut response = Response::new(Body::from_stream(log.follow(cursor)));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    headers.insert(HeaderName::from_static("x-vercel-ai-ui-message-stream"), HeaderValue::from_static("v1"));
+    if let Ok(turn_id) = HeaderValue::from_str(log.turn_id()) {
+        headers.insert(HeaderName::from_static("x-turn-id"), turn_id);
+    }
+    response
+}
+
+/// Query of the SDK's resume route.
+#[derive(Deserialize, IntoParams)]
+struct RunningQuery {
+    /// This turn, live or finished.
+    turn: Option<String>,
+}
+
+/// The running turn from its first chunk, then live; 204 when none runs or the session is unknown.
+#[utoipa::path(get, path = "/api/v1/agent/chat/{session_id}/stream", tag = "chat", params(RunningQuery, ("session_id" = String, Path)),
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = 204)))]
+async fn running_stream(
+    State(app): State<AppState>,
+    Path(session_id): Path<String>,
+    Query(query): Query<RunningQuery>,
+) -> ApiResult<Response> {
+    let log = match query.turn {
+        Some(turn_id) => app.sessions.turn_log(&session_id, &turn_id).await?,
+        None => app.sessions.active(&session_id).map(|turn| Arc::clone(&turn.log)),
+    };
+    Ok(log.map_or_else(|| StatusCode::NO_CONTENT.into_response(), |log| stream(&log, 0)))
+}
+
+/// Query of the numbered resume route.
+#[derive(Deserialize, IntoParams)]
+struct TurnQuery {
+    /// The last number seen; 0 or absent means all.
+    cursor: Option<u64>,
+}
+
+/// A turn from behind a number on. `Last-Event-ID` counts before `cursor`.
+#[utoipa::path(get, path = "/api/v1/agent/chat/{session_id}/{turn_id}", tag = "chat",
+    params(TurnQuery, ("session_id" = String, Path), ("turn_id" = String, Path)),
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = 204),
+        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
+async fn turn_stream(
+    State(app): State<AppState>,
+    Path((session_id, turn_id)): Path<(String, String)>,
+    Query(query): Query<TurnQuery>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let cursor = match headers.get("last-event-id") {
+        Some(id) => event_number(id, &turn_id)?,
+        None => query.cursor.unwrap_or(0),
+    };
+    let Some(log) = app.sessions.turn_log(&session_id, &turn_id).await? else {
+        return Err(ApiError::new(Code::NotFound, "this session has no such turn"));
+    };
+    if cursor > log.last_number() {
+        return Err(ApiError::new(Code::RangeNotSatisfiable, "the cursor is beyond the last chunk")
+            .with_extra("last", log.last_number()));
+    }
+    if !log.has_more(cursor) {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    Ok(stream(&log, cursor))
+}
+
+/// The number in `<turnId>:<n>`; a bare number is taken too.
+fn event_number(id: &HeaderValue, turn_id: &str) -> ApiResult<u64> {
+    let fault = |text| ApiError::invalid_field("Last-Event-ID", text);
+    let id = id.to_str().map_err(|_| fault("not readable"))?;
+    let number = match id.rsplit_once(':') {
+        Some((turn, number)) if turn == turn_id => number,
+        Some(_) => return Err(fault("belongs to another turn")),
+        None if id.is_empty() => "0",
+        None => id,
+    };
+    number.parse().map_err(|_| fault("has no number"))
+}
+
+/// Body of a stop; other members are ignored.
+#[derive(Deserialize, Default, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+struct StopRequest {
+    /// Only this turn.
+    #[schema(required = false)]
+    turn_id: Option<String>,
+}
+
+/// Stops the running turn and answers when it has ended; 204 also when nothing runs.
+#[utoipa::path(post, path = "/api/v1/agent/chat/{session_id}/stop", tag = "chat", request_body = StopRequest,
+    params(("session_id" = String, Path)), responses((status = 204)))]
+async fn stop(State(app): State<AppState>, Path(session_id): Path<String>, request: Request) -> ApiResult<StatusCode> {
+    let (parts, body) = request.into_parts();
+    let bytes: Bytes = body::collect(&parts.headers, body, MAX_BODY).await?;
+    let request: StopRequest = if bytes.is_empty() { StopRequest::default() } else { body::parse_json(&bytes)? };
+    app.sessions.stop(&session_id, request.turn_id.as_deref(), AbortReason::User).await;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Query of the history.
+#[derive(Deserialize, IntoParams)]
+struct MessagesQuery {
+    /// `1`: with the message of the running turn as far as it is.
+    partial: Option<String>,
+    /// At most this many, the newest.
+    limit: Option<usize>,
+    /// Only messages before this one.
+    before: Option<String>,
+}
+
+/// Answer of the history.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct Messages {
+    /// UI messages, oldest first.
+    #[schema(value_type = Vec<Object>)]
+    messages: Vec<Value>,
+    /// Whether there are older ones.
+    has_more: bool,
+}
+
+/// The messages as clients assembled them.
+#[utoipa::path(get, path = "/api/v1/agent/chat/{session_id}/messages", tag = "chat",
+    params(MessagesQuery, ("session_id" = String, Path)),
+    responses((status = 200, body = Messages), (status = 404, body = ErrorBody)))]
+async fn messages(
+    State(app): State<AppState>,
+    Path(session_id): Path<String>,
+    Query(query): Query<MessagesQuery>,
+) -> ApiResult<axum::Json<Messages>> {
+    let partial = query.partial.is_some_and(|partial| partial == "1" || partial == "true");
+    let mut messages = app.sessions.messages(&session_id, partial).await?;
+    if let Some(before) = query.before {
+        let Some(end) = messages.iter().position(|message| message["id"] == *before) else {
+            return Err(ApiError::invalid_field("before", "this session has no such message"));
+        };
+        messages.truncate(end);
+    }
+    let skip = query.limit.map_or(0, |limit| messages.len().saturating_sub(limit));
+    Ok(axum::Json(Messages { has_more: skip > 0, messages: messages.split_off(skip) }))
+}
+
+/// Accepts a client's own snapshot. The server keeps its own history, so nothing of it is stored.
+#[utoipa::path(put, path = "/api/v1/agent/chat/{session_id}/messages", tag = "chat",
+    params(("session_id" = String, Path)), request_body(content = Object),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+async fn put_messages(
+    State(app): State<AppState>,
+    Path(session_id): Path<String>,
+    body: Body,
+) -> ApiResult<StatusCode> {
+    app.sessions.summary(&session_id).await?;
+    drain(body).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Reads a body to its end without keeping it.
+async fn drain(body: Body) -> ApiResult<()> {
+    use futures::StreamExt as _;
+    let mut stream = Box::pin(body::stream(body));
+    let mut size = 0;
+    while let Some(piece) = stream.next().await {
+        size += piece.map_err(|_| ApiError::new(Code::ValidationError, "the body broke off"))?.len();
+        if size > chat_body::MAX_CHAT_BODY {
+            return Err(body::too_large(chat_body::MAX_CHAT_BODY));
+        }
+    }
+    Ok(())
+}
+
+impl From<SessionError> for ApiError {
+    fn from(error: SessionError) -> Self {
+        let message = error.to_string();
+        match error {
+            SessionError::Invalid { field, .. } => Self::invalid_field(field, message),
+            SessionError::NotFound(_) => Self::new(Code::NotFound, message),
+            SessionError::AlreadyExists { turn_id: Some(turn_id), .. } => {
+                Self::new(Code::AlreadyExists, message).with_extra("turnId", turn_id)
+            }
+            SessionError::AlreadyExists { turn_id: None, .. } => Self::new(Code::AlreadyExists, message),
+            SessionError::TurnInProgress { turn_id } => {
+                Self::new(Code::TurnInProgress, message).with_extra("turnId", turn_id)
+            }
+            SessionError::Locked(_) => Self::new(Code::SessionLocked, message),
+            SessionError::ModelUnavailable(KeyState::Rejected) => {
+                Self::new(Code::ModelUnavailable, message).with_retry_after(KEY_RETRY_SECONDS)
+            }
+            SessionError::ModelUnavailable(_) => Self::new(Code::ModelUnavailable, message),
+            SessionError::Draining => Self::new(Code::Draining, message).with_retry_after(DRAINING_RETRY_SECONDS),
+            SessionError::StorageFull => Self::new(Code::StorageFull, message),
+            SessionError::Storage(detail) => Self::internal(detail),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The body of a chat POST: read as a stream, of `messages` only the last one kept.
+//!
+//! Owns the wire form and its bound. Must not know what a chat does.
+
+use std::fmt;
+use std::io::Read;
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio_util::io::{StreamReader, SyncIoBridge};
+
+use super::body;
+use super::error::{ApiError, ApiResult, Code};
+
+/// The SDK's default transport sends the whole history each time.
+pub const MAX_CHAT_BODY: usize = 256 * 1024 * 1024;
+/// Bodies that announce no more than this are read in one piece.
+const SMALL: u64 = 256 * 1024;
+
+/// What a chat says; everything else in the body belongs to the application and is skipped.
+#[derive(Debug, Default, PartialEq)]
+pub struct ChatBody {
+    /// `sessionId`, else `id`.
+    pub session_id: Option<String>,
+    /// `message`, else the last of `messages`.
+    pub message: Option<Value>,
+    /// `trigger`.
+    pub trigger: Option<String>,
+    /// `messageId`.
+    pub message_id: Option<String>,
+    /// `model`.
+    pub model: Option<Value>,
+    /// `thinkingLevel`.
+    pub thinking_level: Option<Value>,
+    /// `attachments`.
+    pub attachments: Vec<Value>,
+    /// `systemPrompt`.
+    pub system_prompt: Option<String>,
+}
+
+/// Reads the body, off the asynchronous threads where it may be large.
+pub async fn read(headers: &HeaderMap, body: Body) -> ApiResult<ChatBody> {
+    body::require_json(headers)?;
+    let announced = headers
+        .get(axum::http::header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > MAX_CHAT_BODY as u64) {
+        return Err(body::too_large(MAX_CHAT_BODY));
+    }
+    if announced.is_some_and(|length| length <= SMALL) {
+        let bytes = body::collect(headers, body, MAX_CHAT_BODY).await?;
+        return body::parse_json(&bytes);
+    }
+    let reader = SyncIoBridge::new(StreamReader::new(Box::pin(body::stream(body))));
+    let parsed = tokio::task::spawn_blocking(move || {
+        let mut bounded = Bounded { inner: reader, left: MAX_CHAT_BODY };
+        let mut source = serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, &mut bounded));
+        let parsed = ChatBody::deserialize(&mut source).and_then(|chat| source.end().map(|()| chat));
+        parsed.map_err(|error| (error, bounded.left))
+    });
+    match parsed.await {
+        Ok(Ok(chat)) => Ok(chat),
+        Ok(Err((error, left))) => Err(fault(&error, left)),
+        Err(error) => Err(ApiError::internal(error)),
+    }
+}
+
+fn fault(error: &serde_json::Error, left: usize) -> ApiError {
+    match error.io_error_kind() {
+        Some(_) if left == 0 => body::too_large(MAX_CHAT_BODY),
+        Some(std::io::ErrorKind::TimedOut) => body::stalled(),
+        Some(_) => ApiError::new(Code::ValidationError, "the body broke off or is not well framed"),
+        None => ApiError::new(Code::ValidationError, error.to_string()),
+    }
+}
+
+/// A reader that fails behind its bound.
+struct Bounded<R> {
+    inner: R,
+    left: usize,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let room = buffer.len().min(self.left);
+        if room == 0 && !buffer.is_empty() {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        let count = self.inner.read(&mut buffer[..room])?;
+        self.left -= count;
+        Ok(count)
+    }
+}
+
+impl<'de> Deserialize<'de> for ChatBody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(BodyVisitor)
+    }
+}
+
+struct BodyVisitor;
+
+impl<'de> Visitor<'de> for BodyVisitor {
+    type Value = ChatBody;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object with `message` or `messages`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ChatBody, A::Error> {
+        let mut chat = ChatBody::default();
+        let mut id = None;
+        let mut last = None;
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "sessionId" => chat.session_id = map.next_value()?,
+                "id" => id = map.next_value()?,
+                "message" => chat.message = map.next_value()?,
+                "messages" => last = map.next_value_seed(LastMessage)?,
+                "trigger" => chat.trigger = map.next_value()?,
+                "messageId" => chat.message_id = map.next_value()?,
+                "model" => chat.model = map.next_value()?,
+                "thinkingLevel" => chat.thinking_level = map.next_value()?,
+                "attachments" => chat.attachments = map.next_value::<Option<_>>()?.unwrap_or_default(),
+                "systemPrompt" => chat.system_prompt = map.next_value()?,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        chat.session_id = chat.session_id.or(id);
+        chat.message = chat.message.or(last);
+        Ok(chat)
+    }
+}
+
+/// Keeps the last element; the one before is dropped before the next is read.
+struct LastMessage;
+
+impl<'de> DeserializeSeed<'de> for LastMessage {
+    type Value = Option<Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for LastMessage {
+    type Value = Option<Value>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list of messages")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut last = None;
+        while let Some(next) = items.next_element_seed(Message)? {
+            last = Some(next);
+        }
+        Ok(last)
+    }
+}
+
+/// One message. Of one that is not a user's only the role is kept, as soon as it is known: such a message is refused
+/// when it is the last, and skipped when it is not.
+struct Message;
+
+impl<'de> DeserializeSeed<'de> for Message {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Message {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a message")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::String(text.to_owned()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut message = Map::new();
+        let mut foreign = false;
+        while let Some(key) = map.next_key::<String>()? {
+            if foreign {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value: Value = map.next_value()?;
+            if key == "role" && value != "user" {
+                foreign = true;
+                message.clear();
+            }
+            message.insert(key, value);
+        }
+        Ok(Value::Object(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use serde_json::json;
+
+    use super::*;
+
+    fn headers(length: Option<usize>) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("content-type", "application/json".parse().expect("value"));
+        if let Some(length) = length {
+            headers.insert("content-length", length.into());
+        }
+        headers
+    }
+
+    #[tokio::test]
+    async fn only_the_last_message_is_kept_whichever_way_the_body_is_read() {
+        let user = json!({"parts": [{"type": "text", "text": "now"}], "id": "u2", "role": "user"});
+        let sent = json!({
+            "id": "s1", "application": {"anything": [1, 2]}, "trigger": "submit-message",
+            "messages": [
+                {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "then"}]},
+                {"id": "a1", "role": "assistant", "parts": [{"type": "text", "text": "x".repeat(1000)}]},
+                user,
+            ],
+        });
+        let expected = ChatBody {
+            session_id: Some("s1".into()),
+            message: Some(user),
+            trigger: Some("submit-message".into()),
+            ..ChatBody::default()
+        };
+        let text = sent.to_string();
+        let whole = read(&headers(Some(text.len())), Body::from(text.clone())).await.expect("fits");
+        assert_eq!(whole, expected);
+        let pieces: Vec<_> = text.as_bytes().chunks(7).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect();
+        let streamed = read(&headers(None), Body::from_stream(stream::iter(pieces))).await.expect("fits");
+        assert_eq!(streamed, expected);
+    }
+
+    #[tokio::test]
+    async fn a_message_of_another_role_keeps_its_role_and_a_broken_body_is_a_validation_error() {
+        let text = json!({"messages": [{"role": "assistant", "parts": [1]}]}).to_string();
+        let chat = read(&headers(None), Body::from(text)).await.expect("fits");
+        assert_eq!(chat.message, Some(json!({"role": "assistant"})));
+        let error = read(&headers(None), Body::from("{\"messages\": [")).await.expect_err("cut");
+        assert_eq!(error.code(), Code::ValidationError);
+    }
+}
