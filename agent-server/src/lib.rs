@@ -22,15 +22,28 @@ use std::time::{Duration, Instant};
 
 use crate::activity::Activity;
 use crate::auth::Authenticator;
-use crate::config::{Config, KeySource};
+use crate::catalog::artifacts::{ArtifactLimits, Artifacts};
+use crate::catalog::{StandardTools, standard};
+use crate::config::{Config, KeySource, ModelProvider};
+use crate::harness::prompt::PromptSettings;
+use crate::harness::{AbortReason, TurnLoop};
 use crate::http::{App, AppState};
+use crate::llm::anthropic::{Anthropic, AnthropicConfiguration};
+use crate::llm::key::ModelKey as ModelKeySource;
+use crate::llm::{KeyState, Llm};
 use crate::readiness::{ModelKey, Readiness};
 use crate::runtime::RuntimeError;
 use crate::runtime::direct::DirectRuntime;
+use crate::sandbox::Sandbox;
 use crate::sandbox::direct::DirectSettings;
 use crate::serve::{ServeError, Signals};
+use crate::session::{SessionSettings, Sessions};
 use crate::shutdown::Shutdown;
 use crate::telemetry::Metrics;
+use crate::workspace::Workspace;
+
+/// Pause between looks at a key that is missing or was rejected.
+const KEY_WATCH: Duration = Duration::from_secs(2);
 
 /// Why the server could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +54,9 @@ pub enum StartError {
     /// Files and commands.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
+    /// Model, tools or sessions.
+    #[error("{0}")]
+    Agent(String),
 }
 
 /// Pause before a sandbox that could not be had is tried again.
@@ -91,21 +107,96 @@ async fn prepare(
 pub async fn compose(config: Arc<Config>, metrics: Arc<Metrics>, started_at: Instant) -> Result<AppState, StartError> {
     let runtime = direct_runtime(&config).build().await?;
     let readiness = Arc::new(Readiness::new());
-    if !matches!(config.model.key, KeySource::Missing) {
-        readiness.set_model_key(ModelKey::Accepted);
-    }
-    let counted = runtime.sandbox();
+    let (workspace, sandbox) = (runtime.workspace(), runtime.sandbox());
+    let counted = sandbox.clone();
+    let shutdown = Arc::new(Shutdown::default());
+    let sessions = agent(&config, &workspace, &sandbox, &readiness, &shutdown)?;
     Ok(Arc::new(App {
-        workspace: runtime.workspace(),
-        sandbox: runtime.sandbox(),
+        workspace,
+        sandbox,
+        sessions,
         activity: Activity::new(move || counted.running()),
         readiness,
-        shutdown: Arc::new(Shutdown::default()),
+        shutdown,
         metrics,
         authenticator: Authenticator::new(&config.authentication),
         started_at,
         config,
     }))
+}
+
+/// The model, the tools, the turn loop and the sessions.
+fn agent(
+    config: &Config,
+    workspace: &Arc<dyn Workspace>,
+    sandbox: &Arc<dyn Sandbox>,
+    readiness: &Arc<Readiness>,
+    shutdown: &Shutdown,
+) -> Result<Arc<Sessions>, StartError> {
+    let artifacts = Artifacts::open(&config.state_dir.join("artifacts"), ArtifactLimits::default())
+        .map_err(|error| StartError::Agent(error.to_string()))?;
+    let llm = model(config, readiness)?;
+    tokio::spawn(watch_key(llm.clone()));
+    let harness = Arc::new(TurnLoop {
+        llm,
+        catalog: Arc::new(standard(StandardTools::new(artifacts))),
+        workspace: workspace.clone(),
+        sandbox: sandbox.clone(),
+        prompt: PromptSettings {
+            mode: config.mode.as_str().into(),
+            network: true,
+            system_prompt_file: config.system_prompt_file.clone(),
+        },
+    });
+    let settings = SessionSettings {
+        state_dir: config.state_dir.clone(),
+        shown_root: workspace.shown_root().to_string(),
+        default_model: config.model.id.clone().unwrap_or_else(|| llm::known::DEFAULT_MODEL.into()),
+    };
+    let sessions = Sessions::open(settings, harness).map_err(|error| StartError::Agent(error.to_string()))?;
+    let recovering = sessions.clone();
+    tokio::spawn(async move { recovering.recover().await });
+    let closing = sessions.clone();
+    shutdown.on_close("sessions", move || {
+        let sessions = closing.clone();
+        Box::pin(async move { sessions.stop_all(AbortReason::Shutdown).await })
+    });
+    Ok(sessions)
+}
+
+/// Looks for a key that comes or is exchanged while nobody chats; with a good key this reads nothing.
+async fn watch_key(llm: Arc<dyn Llm>) {
+    loop {
+        tokio::time::sleep(KEY_WATCH).await;
+        llm.key_state();
+    }
+}
+
+/// The configured provider. What it says about the key goes to the readiness.
+fn model(config: &Config, readiness: &Arc<Readiness>) -> Result<Arc<dyn Llm>, StartError> {
+    if config.model.provider == ModelProvider::Openai {
+        return Err(StartError::Agent("the model provider `openai` is not available yet; use `anthropic`".into()));
+    }
+    let readiness = readiness.clone();
+    let tell = move |state| {
+        readiness.set_model_key(match state {
+            KeyState::Present => ModelKey::Accepted,
+            KeyState::Missing => ModelKey::Missing,
+            KeyState::Rejected => ModelKey::Rejected,
+        });
+    };
+    let source = match &config.model.key {
+        KeySource::Missing => llm::key::KeySource::None,
+        KeySource::File(file) => llm::key::KeySource::File(file.clone()),
+        KeySource::Value(value) => llm::key::KeySource::Value(value.clone()),
+    };
+    let anthropic = Anthropic::new(AnthropicConfiguration {
+        base_url: config.model.base_url.clone().unwrap_or_else(|| llm::anthropic::DEFAULT_BASE_URL.into()),
+        key: ModelKeySource::new(source, Box::new(tell)),
+        idle_timeout: None,
+    })
+    .map_err(|error| StartError::Agent(error.to_string()))?;
+    Ok(Arc::new(anthropic))
 }
 
 fn direct_runtime(config: &Config) -> DirectRuntime {

@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use crate::llm::known::Cost;
 use crate::llm::{AssistantBlock, KeyState, ModelMessage, StopReason, ThinkingLevel, Usage};
 
-pub use self::turn_loop::TurnLoop;
 use self::chunk::Chunk;
+pub use self::turn_loop::TurnLoop;
 
 /// Chunks and records that may wait for the session; a full channel slows the model's reader down.
 pub const EVENT_BUFFER: usize = 64;

@@ -87,7 +87,11 @@ async fn instructions(workspace: &dyn Workspace) -> Option<String> {
         if text.trim().is_empty() {
             continue;
         }
-        let mark = if cut { format!("\n[cut after {MAX_INSTRUCTIONS} bytes; read {name} for the rest]") } else { String::new() };
+        let mark = if cut {
+            format!("\n[cut after {MAX_INSTRUCTIONS} bytes; read {name} for the rest]")
+        } else {
+            String::new()
+        };
         return Some(format!(
             "\n\n<project_instructions file=\"{name}\">\n{}{mark}\n</project_instructions>\n\
              The text above comes from the project in the workspace, not from its owner's request.",

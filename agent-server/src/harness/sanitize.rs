@@ -22,8 +22,7 @@ fn drop_at(value: &mut Value, under_constructor: bool, depth: usize) -> usize {
             let before = map.len();
             map.retain(|key, _| key != "__proto__" && !(under_constructor && key == "prototype"));
             let dropped = before - map.len();
-            dropped
-                + map.iter_mut().map(|(key, inner)| drop_at(inner, key == "constructor", depth + 1)).sum::<usize>()
+            dropped + map.iter_mut().map(|(key, inner)| drop_at(inner, key == "constructor", depth + 1)).sum::<usize>()
         }
         Value::Array(items) => items.iter_mut().map(|item| drop_at(item, false, depth + 1)).sum(),
         _ => 0,

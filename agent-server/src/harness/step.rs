@@ -242,11 +242,7 @@ impl<'a> Step<'a> {
     async fn start_call(&mut self, id: &str, name: String) {
         let id = unique(id, self.used_call_ids);
         self.emitter
-            .chunk(Chunk::ToolInputStart {
-                tool_call_id: id.clone(),
-                tool_name: name.clone(),
-                provider_executed: True,
-            })
+            .chunk(Chunk::ToolInputStart { tool_call_id: id.clone(), tool_name: name.clone(), provider_executed: True })
             .await;
         self.open = Open::Call { id, name, raw: String::new(), pacer: Pacer::new(Paced::Arguments) };
     }
@@ -285,11 +281,13 @@ impl<'a> Step<'a> {
         self.send_delta(rest).await;
         match std::mem::replace(&mut self.open, Open::Nothing) {
             Open::Text { id: Some(_), text, .. } => self.blocks.push(AssistantBlock::Text { text }),
-            Open::Thinking { id: Some(_), text, .. } => self.blocks.push(AssistantBlock::Thinking {
-                thinking: text,
-                thinking_signature: None,
-                redacted: false,
-            }),
+            Open::Thinking { id: Some(_), text, .. } => {
+                self.blocks.push(AssistantBlock::Thinking {
+                    thinking: text,
+                    thinking_signature: None,
+                    redacted: false,
+                });
+            }
             Open::Call { id, name, .. } => {
                 self.blocks.push(AssistantBlock::ToolCall { id, name, arguments: Value::Object(Map::new()) });
             }

@@ -225,7 +225,7 @@ fn bound(content: &mut [ToolContent]) {
         {
             let whole = text.len();
             text.truncate(text.floor_char_boundary(MAX_RESULT_BYTES));
-            text.push_str(&format!("\n[cut: {MAX_RESULT_BYTES} of {whole} bytes shown]"));
+            *text = format!("{text}\n[cut: {MAX_RESULT_BYTES} of {whole} bytes shown]");
         }
     }
 }

@@ -15,9 +15,7 @@ use super::step::{Step, StepOutcome};
 use super::tools::ToolRunner;
 use super::{AssistantRecord, Harness, MessageEnd, ToolRecord, TurnEnd, TurnEvent, TurnRequest};
 use crate::catalog::{Catalog, ToolContent};
-use crate::llm::{
-    InputBlock, KeyState, Llm, LlmError, ModelMessage, ModelRequest, StopReason, Usage, known,
-};
+use crate::llm::{InputBlock, KeyState, Llm, LlmError, ModelMessage, ModelRequest, StopReason, Usage, known};
 use crate::sandbox::Sandbox;
 use crate::workspace::Workspace;
 

@@ -93,7 +93,9 @@ fn submission(app: &AppState, chat: ChatBody) -> ApiResult<Submission> {
         return Err(ApiError::invalid_field("id", text));
     }
     let message = match chat.message {
-        None => return Err(ApiError::invalid_field("message", "`message` or a list `messages` with a message is needed")),
+        None => {
+            return Err(ApiError::invalid_field("message", "`message` or a list `messages` with a message is needed"));
+        }
         Some(Value::String(text)) if chat.attachments.is_empty() => UserMessage::text(text)?,
         Some(Value::String(text)) => {
             let message = json!({"role": "user", "parts": [{"type": "text", "text": text}]});

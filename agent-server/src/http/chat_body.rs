@@ -7,9 +7,10 @@ use std::io::Read;
 
 use axum::body::Body;
 use axum::http::HeaderMap;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::body;
@@ -19,6 +20,9 @@ use super::error::{ApiError, ApiResult, Code};
 pub const MAX_CHAT_BODY: usize = 256 * 1024 * 1024;
 /// Bodies that announce no more than this are read in one piece.
 const SMALL: u64 = 256 * 1024;
+
+/// Large bodies read at once; a quarter of the blocking threads, so that slow clients never keep storage waiting.
+static READERS: Semaphore = Semaphore::const_new(16);
 
 /// What a chat says; everything else in the body belongs to the application and is skipped.
 #[derive(Debug, Default, PartialEq)]
@@ -44,9 +48,8 @@ pub struct ChatBody {
 /// Reads the body, off the asynchronous threads where it may be large.
 pub async fn read(headers: &HeaderMap, body: Body) -> ApiResult<ChatBody> {
     body::require_json(headers)?;
-    let announced = headers
-        .get(axum::http::header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let announced =
+        headers.get(axum::http::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > MAX_CHAT_BODY as u64) {
         return Err(body::too_large(MAX_CHAT_BODY));
     }
@@ -54,10 +57,13 @@ pub async fn read(headers: &HeaderMap, body: Body) -> ApiResult<ChatBody> {
         let bytes = body::collect(headers, body, MAX_CHAT_BODY).await?;
         return body::parse_json(&bytes);
     }
+    // Each reader holds a blocking thread for as long as its client takes.
+    let _slot = READERS.acquire().await.map_err(ApiError::internal)?;
     let reader = SyncIoBridge::new(StreamReader::new(Box::pin(body::stream(body))));
     let parsed = tokio::task::spawn_blocking(move || {
         let mut bounded = Bounded { inner: reader, left: MAX_CHAT_BODY };
-        let mut source = serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, &mut bounded));
+        let mut source =
+            serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, &mut bounded));
         let parsed = ChatBody::deserialize(&mut source).and_then(|chat| source.end().map(|()| chat));
         parsed.map_err(|error| (error, bounded.left))
     });

@@ -152,12 +152,12 @@ async fn create(
     State(app): State<AppState>,
     JsonBody(request): JsonBody<CreateRequest>,
 ) -> ApiResult<(StatusCode, Json<Summary>)> {
-    let title = request.title.map(check_title).transpose()?;
+    let title = request.title.as_deref().map(check_title).transpose()?;
     let record = app.sessions.create(request.id, title).await?;
     Ok((StatusCode::CREATED, Json(summary(&app, record))))
 }
 
-fn check_title(title: String) -> ApiResult<String> {
+fn check_title(title: &str) -> ApiResult<String> {
     let one_line = title.split_whitespace().collect::<Vec<_>>().join(" ");
     if one_line.is_empty() || title.len() > MAX_TITLE {
         return Err(ApiError::invalid_field("title", format!("1 to {MAX_TITLE} bytes of text")));
@@ -190,7 +190,7 @@ async fn rename(
     Path(id): Path<String>,
     JsonBody(request): JsonBody<RenameRequest>,
 ) -> ApiResult<Json<Summary>> {
-    let record = app.sessions.rename(&id, check_title(request.title)?).await?;
+    let record = app.sessions.rename(&id, check_title(&request.title)?).await?;
     Ok(Json(summary(&app, record)))
 }
 
@@ -257,7 +257,8 @@ async fn transcript(
         }
         "json" => {
             let messages = app.sessions.messages(&id, false).await?;
-            let document = json!({"id": id, "title": record.title, "createdAt": record.created_at, "messages": messages});
+            let document =
+                json!({"id": id, "title": record.title, "createdAt": record.created_at, "messages": messages});
             ("application/json", "json", document.to_string().into_bytes())
         }
         "jsonl" => ("application/x-ndjson", "jsonl", app.sessions.raw(&id).await?),

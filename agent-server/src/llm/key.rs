@@ -26,11 +26,20 @@ pub enum KeySource {
     File(PathBuf),
 }
 
+/// Told whenever something is learned about the key.
+pub type Tell = Box<dyn Fn(KeyState) + Send + Sync>;
+
 /// The key as last read.
-#[derive(Debug)]
 pub struct ModelKey {
     source: KeySource,
     state: Mutex<State>,
+    tell: Tell,
+}
+
+impl std::fmt::Debug for ModelKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ModelKey").field("source", &self.source).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -39,11 +48,23 @@ struct State {
     rejected_at: Option<Instant>,
 }
 
+impl State {
+    fn known(&self) -> KeyState {
+        match (&self.key, self.rejected_at) {
+            (None, _) => KeyState::Missing,
+            (Some(_), Some(_)) => KeyState::Rejected,
+            (Some(_), None) => KeyState::Present,
+        }
+    }
+}
+
 impl ModelKey {
-    /// Reads the key once.
-    pub fn new(source: KeySource) -> Self {
+    /// Reads the key once and tells whether there is one.
+    pub fn new(source: KeySource, tell: Tell) -> Self {
         let key = read(&source);
-        Self { source, state: Mutex::new(State { key, rejected_at: None }) }
+        let state = State { key, rejected_at: None };
+        tell(state.known());
+        Self { source, state: Mutex::new(state), tell }
     }
 
     /// What is known. A missing or rejected key is looked for again in its file.
@@ -52,10 +73,9 @@ impl ModelKey {
         if state.key.is_none() || state.rejected_at.is_some() {
             self.reload(&mut state);
         }
-        match (&state.key, state.rejected_at) {
-            (None, _) => KeyState::Missing,
-            (Some(_), Some(at)) if at.elapsed() < RETRY_REJECTED_AFTER => KeyState::Rejected,
-            (Some(_), Some(_) | None) => KeyState::Present,
+        match state.rejected_at {
+            Some(at) if state.key.is_some() && at.elapsed() >= RETRY_REJECTED_AFTER => KeyState::Present,
+            _ => state.known(),
         }
     }
 
@@ -78,12 +98,16 @@ impl ModelKey {
         let mut state = self.lock();
         state.rejected_at = Some(Instant::now());
         self.reload(&mut state);
+        (self.tell)(state.known());
         state.key.as_ref().is_some_and(|key| key.expose_secret() != used.expose_secret())
     }
 
     /// The provider accepted the key.
     pub fn accepted(&self) {
-        self.lock().rejected_at = None;
+        let mut state = self.lock();
+        if state.rejected_at.take().is_some() {
+            (self.tell)(state.known());
+        }
     }
 
     fn reload(&self, state: &mut State) {
@@ -95,6 +119,7 @@ impl ModelKey {
         if changed {
             state.key = fresh;
             state.rejected_at = None;
+            (self.tell)(state.known());
         }
     }
 
@@ -132,7 +157,10 @@ mod tests {
     fn a_rejected_key_is_read_again_and_a_new_one_clears_the_rejection() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("key");
-        let key = ModelKey::new(KeySource::File(path.clone()));
+        let told = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let listener = told.clone();
+        let tell = Box::new(move |state| listener.lock().expect("no panic").push(state));
+        let key = ModelKey::new(KeySource::File(path.clone()), tell);
         assert_eq!(key.state(), KeyState::Missing);
         std::fs::write(&path, "first\n").expect("write");
         assert_eq!(key.state(), KeyState::Present);
@@ -143,5 +171,7 @@ mod tests {
         assert_eq!(key.state(), KeyState::Present);
         assert!(!key.is_rejected());
         assert!(!format!("{key:?}").contains("second"));
+        let told = told.lock().expect("no panic");
+        assert_eq!(*told, [KeyState::Missing, KeyState::Present, KeyState::Rejected, KeyState::Present]);
     }
 }

@@ -32,10 +32,7 @@ const ADAPTIVE: &[(&str, ThinkingStyle)] = &[
 
 /// How a model is told to think; a budget for models that are not in the table.
 pub fn thinking_style(model: &str) -> ThinkingStyle {
-    ADAPTIVE
-        .iter()
-        .find(|(prefix, _)| model.starts_with(prefix))
-        .map_or(ThinkingStyle::Budget, |(_, style)| *style)
+    ADAPTIVE.iter().find(|(prefix, _)| model.starts_with(prefix)).map_or(ThinkingStyle::Budget, |(_, style)| *style)
 }
 
 /// A model that users can pick.

@@ -266,13 +266,7 @@ impl LlmError {
 
     /// Whether the same request may succeed later.
     pub fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Self::RateLimited { .. }
-                | Self::Overloaded { .. }
-                | Self::Timeout
-                | Self::Connection(_)
-        )
+        matches!(self, Self::RateLimited { .. } | Self::Overloaded { .. } | Self::Timeout | Self::Connection(_))
     }
 }
 

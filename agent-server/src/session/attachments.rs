@@ -53,12 +53,7 @@ impl Attachments {
             }
         }
         std::fs::File::create(folder.join(reference(session_id)))?;
-        Ok(KeptImage {
-            sha256,
-            media_type: sniff(bytes).to_owned(),
-            name: clean_name(name),
-            size: bytes.len() as u64,
-        })
+        Ok(KeptImage { sha256, media_type: sniff(bytes).to_owned(), name: clean_name(name), size: bytes.len() as u64 })
     }
 
     /// Reads a file; `None` when it is not there or `sha256` is no hash.
@@ -83,8 +78,9 @@ impl Attachments {
         for hash in hashes.into_iter().filter(|hash| is_hash(hash)) {
             let folder = self.root.join(hash);
             let _already_gone = std::fs::remove_file(folder.join(reference(session_id)));
-            let used = std::fs::read_dir(&folder)
-                .map(|entries| entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("used-by-")));
+            let used = std::fs::read_dir(&folder).map(|entries| {
+                entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("used-by-"))
+            });
             if matches!(used, Ok(false))
                 && let Err(error) = std::fs::remove_dir_all(&folder)
             {

@@ -72,8 +72,8 @@ fn part_markdown(text: &mut String, part: &Value) {
     let _infallible = match shown("type") {
         "text" => write!(text, "\n{}\n", shown("text").trim_end()),
         "reasoning" => {
-            let quoted: String = shown("text").lines().map(|line| format!("> {line}\n")).collect();
-            write!(text, "\n> *Thinking*\n>\n{quoted}")
+            let quoted = shown("text").trim_end().replace('\n', "\n> ");
+            write!(text, "\n> *Thinking*\n>\n> {quoted}\n")
         }
         "file" => write!(text, "\n[file {}]({})\n", shown("filename"), shown("url")),
         kind => {
@@ -110,15 +110,53 @@ mod tests {
         let message: Value =
             serde_json::from_str(include_str!("../../tests/fixtures/whole-turn.message.json")).expect("fixture");
         let user = json!({"role": "user", "parts": [{"type": "text", "text": "Run the tests."}]});
-        insta::assert_snapshot!(markdown("Tests", &[user, message]));
+        let expected = "# Tests
+
+## User
+
+Run the tests.
+
+## Agent
+
+> *Thinking*
+>
+> Two things to look at: the tests and the file.
+
+I run the tests and write the file.
+
+**bash**
+
+```text
+{\"command\":\"make test\"}
+
+test a ... ok
+test b ... ok
+
+2 passed
+```
+
+**write**
+
+```text
+{\"content\":\"hi\\n\",\"path\":\"a.txt\"}
+
+Wrote 3 bytes to a.txt
+```
+
+All tests pass; a.txt is written.
+";
+        assert_eq!(markdown("Tests", &[user, message]), expected);
     }
 
     #[test]
     fn code_fences_in_output_do_not_end_the_block() {
         let mut text = String::new();
-        part_markdown(&mut text, &json!({
-            "type": "tool-read", "input": {}, "output": {"content": [{"type": "text", "text": "````\nx"}]},
-        }));
+        part_markdown(
+            &mut text,
+            &json!({
+                "type": "tool-read", "input": {}, "output": {"content": [{"type": "text", "text": "````\nx"}]},
+            }),
+        );
         assert_eq!(text, "\n**read**\n\n`````text\n{}\n\n````\nx\n`````\n");
     }
 }

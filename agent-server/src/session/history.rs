@@ -309,7 +309,10 @@ fn after_compaction(branch: Vec<&Entry>) -> Vec<&Entry> {
         return branch;
     };
     let kept = branch.iter().position(|entry| entry.id == *first_kept).filter(|kept| *kept < at).unwrap_or(at);
-    std::iter::once(branch[at]).chain(branch[kept..at].iter().copied()).chain(branch[at + 1..].iter().copied()).collect()
+    std::iter::once(branch[at])
+        .chain(branch[kept..at].iter().copied())
+        .chain(branch[at + 1..].iter().copied())
+        .collect()
 }
 
 fn images_to_send<'a>(branch: &[&'a Entry]) -> HashSet<&'a str> {

@@ -10,11 +10,11 @@ mod file;
 pub mod fold;
 pub mod history;
 pub mod ids;
+pub mod in_use;
 pub mod index;
 mod recover;
 mod replay;
 mod retention;
-pub mod session;
 pub mod submit;
 #[cfg(test)]
 mod tests;
@@ -34,8 +34,8 @@ use serde_json::Value;
 use self::attachments::Attachments;
 use self::entry::{Kind, TurnStatus};
 use self::error::SessionError;
+use self::in_use::{ActiveTurn, Disk, Places, Session};
 use self::index::{Index, Record};
-use self::session::{ActiveTurn, Disk, Places, Session};
 use self::transcript::Transcript;
 use crate::harness::chunk::{Chunk, NoticeLevel, StepUsage};
 use crate::harness::{AbortReason, Harness};
@@ -200,8 +200,7 @@ impl Sessions {
             Ok(session) => {
                 session
                     .with_disk(|disk, session| {
-                        let transcript =
-                            disk.transcript().ok_or_else(|| SessionError::NotFound(session.id.clone()))?;
+                        let transcript = disk.transcript().ok_or_else(|| SessionError::NotFound(session.id.clone()))?;
                         Ok(work(transcript))
                     })
                     .await
@@ -221,7 +220,8 @@ impl Sessions {
         let mut messages = self.read(id, history::messages).await?;
         let active = self.active(id);
         // Between the end line and the release of the turn both are there.
-        let running = active.filter(|turn| partial && messages.iter().all(|m| m.turn_id.as_ref() != Some(&turn.turn_id)));
+        let running =
+            active.filter(|turn| partial && messages.iter().all(|m| m.turn_id.as_ref() != Some(&turn.turn_id)));
         if let Some(turn) = running {
             messages.push(history::Shown { message: turn.message(), turn_id: Some(turn.turn_id.clone()) });
         }
@@ -360,12 +360,17 @@ impl Sessions {
         let sessions = Arc::clone(self);
         session
             .with_disk(move |disk, session| {
-                if let Disk::Loaded { file, name, transcript } = disk {
-                    sessions.index.put(summarise(&session.id, name, file.size(), transcript));
-                }
+                sessions.index_loaded(disk, &session.id);
                 Ok(())
             })
             .await
+    }
+
+    /// Writes the summary of a loaded session anew. Blocks.
+    fn index_loaded(&self, disk: &Disk, id: &str) {
+        if let Disk::Loaded { file, name, transcript } = disk {
+            self.index.put(summarise(id, name, file.size(), transcript));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {

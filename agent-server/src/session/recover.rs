@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 use super::entry::{Assistant, Block, Entry, Kind, ToolResult, TurnData, TurnStatus};
 use super::error::SessionError;
 use super::fold::Fold;
-use super::session::{Places, Writer};
+use super::in_use::{Places, Writer};
 use super::transcript::Transcript;
-use super::turn_log::{CRASH_GAP, TurnLog};
 use super::turn_end;
+use super::turn_log::{CRASH_GAP, TurnLog};
 use crate::harness::chunk::Chunk;
 use crate::harness::open_parts::OpenParts;
 use crate::harness::{AbortReason, AssistantRecord, MessageEnd};
@@ -53,29 +53,27 @@ fn close_log(turn: &TurnData, path: &std::path::Path) -> Result<(Fold, TurnStatu
     let mut fold = Fold::default();
     let mut open = OpenParts::default();
     let loaded = TurnLog::load(&turn.turn_id, path.to_path_buf())?.filter(|(_, chunks)| !chunks.is_empty());
-    let log = match loaded {
-        Some((log, chunks)) => {
-            for chunk in &chunks {
-                fold.apply(chunk);
-                open.apply(chunk);
-            }
-            // The log was whole; only the line in the session file is missing.
-            match chunks.last() {
-                Some(Chunk::Finish { .. }) => return Ok((fold, TurnStatus::Finished)),
-                Some(Chunk::Abort {}) => return Ok((fold, TurnStatus::Aborted)),
-                Some(Chunk::Error { .. }) => return Ok((fold, TurnStatus::Error)),
-                _ => {}
-            }
-            log.skip_numbers(CRASH_GAP);
-            Some(log)
-        }
-        None => {
-            let start =
-                Chunk::Start { message_id: turn.message_id.clone(), message_metadata: turn.metadata.clone() };
-            fold.apply(&start);
-            None
-        }
-    };
+    let (log, chunks) = loaded.map_or_else(
+        || {
+            let start = Chunk::Start { message_id: turn.message_id.clone(), message_metadata: turn.metadata.clone() };
+            (None, vec![start])
+        },
+        |(log, chunks)| (Some(log), chunks),
+    );
+    for chunk in &chunks {
+        fold.apply(chunk);
+        open.apply(chunk);
+    }
+    // The log was whole; only the line in the session file is missing.
+    match chunks.last() {
+        Some(Chunk::Finish { .. }) => return Ok((fold, TurnStatus::Finished)),
+        Some(Chunk::Abort {}) => return Ok((fold, TurnStatus::Aborted)),
+        Some(Chunk::Error { .. }) => return Ok((fold, TurnStatus::Error)),
+        _ => {}
+    }
+    if let Some(log) = &log {
+        log.skip_numbers(CRASH_GAP);
+    }
     let mut closing = open.close(AbortReason::Crash.text());
     closing.extend(turn_end::aborted(AbortReason::Crash, fold.metadata().get("usage")));
     for chunk in &closing {
@@ -139,9 +137,7 @@ fn result_of(id: &str, name: &str, part: Option<&Value>) -> ToolResult {
             || vec![Block::Text(error_text.to_owned())],
             |output| {
                 let pieces = output["content"].as_array().into_iter().flatten();
-                pieces
-                    .map(|piece| Block::Text(piece["text"].as_str().unwrap_or("[image]").to_owned()))
-                    .collect()
+                pieces.map(|piece| Block::Text(piece["text"].as_str().unwrap_or("[image]").to_owned())).collect()
             },
         ),
         details: output.and_then(|output| output.get("details").cloned()),

@@ -27,9 +27,7 @@ impl Sessions {
         }
         // Loading the session closes a turn that a crash left open.
         let id = turn_id.to_owned();
-        let found = self.read(session_id, move |transcript| {
-            history::turn_message(transcript, &id)
-        });
+        let found = self.read(session_id, move |transcript| history::turn_message(transcript, &id));
         let (message, end) = match found.await {
             Ok(Some(found)) => found,
             Ok(None) | Err(SessionError::NotFound(_)) => return Ok(None),
@@ -69,9 +67,9 @@ fn chunks(message: &Value, turn: &TurnData) -> Vec<Chunk> {
             Chunk::Finish { finish_reason: FinishReason::Stop, message_metadata: Map::new() }
         }
         TurnStatus::Aborted => Chunk::Abort {},
-        TurnStatus::Error => Chunk::Error {
-            error_text: turn.metadata["error"]["code"].as_str().unwrap_or("the turn failed").to_owned(),
-        },
+        TurnStatus::Error => {
+            Chunk::Error { error_text: turn.metadata["error"]["code"].as_str().unwrap_or("the turn failed").to_owned() }
+        }
     });
     chunks
 }

@@ -20,10 +20,8 @@ pub fn sweep(turns: &Path) {
 /// Removes the old logs of one session.
 pub fn sweep_session(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
-    let mut logs: Vec<(SystemTime, std::path::PathBuf)> = entries
-        .flatten()
-        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-        .collect();
+    let mut logs: Vec<(SystemTime, std::path::PathBuf)> =
+        entries.flatten().filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).collect();
     logs.sort_by_key(|(modified, _)| std::cmp::Reverse(*modified));
     let now = SystemTime::now();
     for (index, (modified, path)) in logs.iter().enumerate() {

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use serde_json::{Map, json};
 
+use super::Sessions;
 use super::entry::{Kind, TurnData, TurnStatus};
 use super::error::SessionError;
 use super::history;
 use super::ids;
-use super::session::{ActiveTurn, Session, Writer};
+use super::in_use::{ActiveTurn, Disk, Session, Writer};
 use super::transcript::Transcript;
 use super::turn::{self, TurnStart};
 use super::turn_log::TurnLog;
 use super::user_message::UserMessage;
-use super::{Sessions, session};
 use crate::harness::chunk::Chunk;
 use crate::harness::{StopSignal, StoreImage, TurnRequest};
 use crate::llm::{KeyState, ThinkingLevel};
@@ -66,12 +66,11 @@ enum Plan {
 }
 
 fn plan(transcript: &Transcript, submission: &Submission) -> Result<Plan, SessionError> {
-    let known = submission.message.id.as_deref().and_then(|id| transcript.find_user_message(id).map(|found| (id, found)));
+    let known =
+        submission.message.id.as_deref().and_then(|id| transcript.find_user_message(id).map(|found| (id, found)));
     if submission.trigger == Trigger::Regenerate {
         return Ok(match known {
-            Some((id, found)) => {
-                Plan::Again { user_entry: found.entry.id.clone(), user_message_id: id.to_owned() }
-            }
+            Some((id, found)) => Plan::Again { user_entry: found.entry.id.clone(), user_message_id: id.to_owned() },
             None => Plan::Append,
         });
     }
@@ -151,13 +150,14 @@ impl Sessions {
         let model = submission.model.clone().unwrap_or_else(|| self.settings.default_model.clone());
         session
             .with_disk(move |disk, session| {
-                if matches!(disk, session::Disk::Deleted) {
+                if matches!(disk, Disk::Deleted) {
                     return Err(SessionError::NotFound(session.id.clone()));
                 }
                 let request_parts = (submission.thinking, submission.system_prompt.clone());
                 let start = disk.write(&session.id, &session.places, |writer| {
                     sessions.write_start(writer, &session.id, &turn, submission, &model)
                 })?;
+                sessions.index_loaded(disk, &session.id);
                 let transcript = disk.transcript().ok_or_else(|| SessionError::NotFound(session.id.clone()))?;
                 let history = history::conversation(transcript, sessions.harness.provider(), &model, &|image| {
                     sessions.attachments.read_base64(&image.sha256)
@@ -188,27 +188,29 @@ impl Sessions {
         let mut user_message_id = submission.message.id.clone().unwrap_or_else(|| ids::new_id("msg"));
         let mut user_parts = None;
         let mut user_metadata = None;
-        let (user_entry, at) = match plan {
+        let thinking = submission.thinking;
+        let user_entry = match plan {
             Plan::Again { user_entry, user_message_id: known } => {
                 let earlier = writer.transcript.find_user_message(&known).and_then(|found| found.turn);
                 user_parts = earlier.and_then(|turn| turn.user_parts.clone());
                 user_metadata = earlier.and_then(|turn| turn.user_metadata.clone());
                 user_message_id = known;
                 writer.parent = Some(user_entry.clone());
-                (user_entry, writer.parent.clone())
+                self.write_changes(writer, model, thinking);
+                user_entry
             }
             plan => {
                 if let Plan::Edit { parent } = plan {
                     writer.parent = parent;
                 }
                 user_metadata = submission.message.metadata.clone().or(user_metadata);
-                let at = writer.parent.clone();
                 let prepared = submission.message.prepare(&self.attachments, session_id)?;
                 user_parts = prepared.parts.or(user_parts);
-                (writer.add(Kind::User { content: prepared.content }), at)
+                // Before the message, so that answering it again finds them on its branch.
+                self.write_changes(writer, model, thinking);
+                writer.add(Kind::User { content: prepared.content })
             }
         };
-        self.write_changes(writer, at.as_deref(), model, submission.thinking);
         let mut metadata = Map::new();
         metadata.insert("turnId".into(), json!(turn.turn_id));
         metadata.insert("createdAt".into(), json!(ids::now()));
@@ -230,10 +232,10 @@ impl Sessions {
         Ok(start)
     }
 
-    /// Notes another model or thinking level where it differs from what holds at `at`.
-    fn write_changes(&self, writer: &mut Writer<'_>, at: Option<&str>, model: &str, thinking: ThinkingLevel) {
+    /// Notes another model or thinking level where it differs from what holds on the branch.
+    fn write_changes(&self, writer: &mut Writer<'_>, model: &str, thinking: ThinkingLevel) {
         let (mut last_model, mut last_thinking) = (None, "off".to_owned());
-        for entry in writer.transcript.chain(at) {
+        for entry in writer.transcript.chain(writer.parent.as_deref()) {
             match &entry.kind {
                 Kind::Model { provider, model } => last_model = Some((provider.clone(), model.clone())),
                 Kind::Thinking(level) => last_thinking.clone_from(level),

@@ -62,6 +62,13 @@ impl Transcript {
         }
     }
 
+    /// Adds entries at the end.
+    pub fn extend(&mut self, entries: Vec<Entry>) {
+        for entry in entries {
+            self.push(entry);
+        }
+    }
+
     /// Whether an entry id is taken.
     pub fn has(&self, id: &str) -> bool {
         self.by_id.contains_key(id)
@@ -105,8 +112,11 @@ impl Transcript {
 
     /// The turn that began last and has no end, with the id of its line.
     pub fn open_turn(&self) -> Option<(&str, &TurnData)> {
-        let ended: HashSet<&str> =
-            self.turns().filter(|(_, turn)| turn.status != TurnStatus::Running).map(|(_, turn)| &*turn.turn_id).collect();
+        let ended: HashSet<&str> = self
+            .turns()
+            .filter(|(_, turn)| turn.status != TurnStatus::Running)
+            .map(|(_, turn)| &*turn.turn_id)
+            .collect();
         self.turns().filter(|(_, turn)| !ended.contains(&*turn.turn_id)).last()
     }
 

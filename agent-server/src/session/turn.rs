@@ -19,7 +19,7 @@ use super::Sessions;
 use super::attachments::Attachments;
 use super::entry::{Assistant, Block, Kind, ToolResult, TurnData, TurnStatus};
 use super::error::SessionError;
-use super::session::{ActiveTurn, Session};
+use super::in_use::{ActiveTurn, Session};
 use super::turn_log::TurnLog;
 use super::{retention, turn_end};
 use crate::catalog::ToolContent;

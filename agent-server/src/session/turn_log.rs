@@ -133,11 +133,10 @@ impl TurnLog {
         state.next += 1;
         if let Chunk::ToolOutputAvailable { tool_call_id, .. } | Chunk::ToolOutputError { tool_call_id, .. } = chunk {
             // Only frames since the call began can match, and few lie between two outputs of one call.
-            if let Some(old) = state
-                .frames
-                .iter_mut()
-                .rev()
-                .find(|frame| frame.as_ref().is_some_and(|frame| frame.preliminary_of.as_ref() == Some(tool_call_id)))
+            if let Some(old) =
+                state.frames.iter_mut().rev().find(|frame| {
+                    frame.as_ref().is_some_and(|frame| frame.preliminary_of.as_ref() == Some(tool_call_id))
+                })
             {
                 *old = None;
             }

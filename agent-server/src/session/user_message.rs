@@ -30,7 +30,11 @@ pub struct UserMessage {
 #[derive(Debug, Clone, PartialEq)]
 enum Piece {
     Text(String),
-    File { name: String, source: Source, part: Map<String, Value> },
+    File {
+        name: String,
+        source: Source,
+        part: Map<String, Value>,
+    },
     /// Shown again as it came, not for the model.
     Other(Value),
 }
@@ -237,10 +241,7 @@ mod tests {
     #[test]
     fn what_is_no_user_message_or_names_a_foreign_file_is_refused() {
         let parts = json!([{"type": "text", "text": "hi"}]);
-        assert_eq!(
-            fault(json!({"role": "assistant", "parts": parts})),
-            "the last message is not a user message"
-        );
+        assert_eq!(fault(json!({"role": "assistant", "parts": parts})), "the last message is not a user message");
         assert_eq!(fault(json!({"role": "user"})), "a user message has an array `parts`");
         assert_eq!(
             fault(json!({"role": "user", "parts": [{"type": "text", "text": " "}]})),

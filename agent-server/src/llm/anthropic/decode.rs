@@ -9,13 +9,28 @@ use crate::llm::{LlmError, ModelEvent, StopReason, Usage};
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum WireEvent {
-    MessageStart { message: WireMessage },
-    ContentBlockStart { index: u64, content_block: WireBlock },
-    ContentBlockDelta { index: u64, delta: WireDelta },
-    ContentBlockStop { index: u64 },
-    MessageDelta { delta: WireMessageDelta, usage: Option<WireUsage> },
+    MessageStart {
+        message: WireMessage,
+    },
+    ContentBlockStart {
+        index: u64,
+        content_block: WireBlock,
+    },
+    ContentBlockDelta {
+        index: u64,
+        delta: WireDelta,
+    },
+    ContentBlockStop {
+        index: u64,
+    },
+    MessageDelta {
+        delta: WireMessageDelta,
+        usage: Option<WireUsage>,
+    },
     MessageStop,
-    Error { error: WireError },
+    Error {
+        error: WireError,
+    },
     #[serde(other)]
     Unknown,
 }
@@ -27,10 +42,14 @@ struct WireMessage {
 
 #[derive(Deserialize, Default)]
 struct WireUsage {
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    cache_read_input_tokens: Option<u64>,
-    cache_creation_input_tokens: Option<u64>,
+    #[serde(rename = "input_tokens")]
+    input: Option<u64>,
+    #[serde(rename = "output_tokens")]
+    output: Option<u64>,
+    #[serde(rename = "cache_read_input_tokens")]
+    cache_read: Option<u64>,
+    #[serde(rename = "cache_creation_input_tokens")]
+    cache_write: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -131,7 +150,7 @@ impl Decoder {
                 if std::mem::replace(&mut self.started, true) {
                     return protocol("a second message_start");
                 }
-                self.count(message.usage.unwrap_or_default());
+                self.count(&message.usage.unwrap_or_default());
                 emit(ModelEvent::Usage(self.usage));
             }
             WireEvent::Unknown | WireEvent::Error { .. } => {}
@@ -140,7 +159,7 @@ impl Decoder {
             WireEvent::ContentBlockDelta { index, delta } => self.delta(index, delta, emit)?,
             WireEvent::ContentBlockStop { index } => self.stop_block(index, emit)?,
             WireEvent::MessageDelta { delta, usage } => {
-                self.count(usage.unwrap_or_default());
+                self.count(&usage.unwrap_or_default());
                 if let Some(reason) = delta.stop_reason {
                     self.stop = Some(stop_reason(&reason));
                 }
@@ -229,12 +248,12 @@ impl Decoder {
     }
 
     /// Later counts are totals and replace earlier ones; a missing or zero count says nothing new.
-    fn count(&mut self, usage: WireUsage) {
+    fn count(&mut self, usage: &WireUsage) {
         let newer = |old: &mut u64, new: Option<u64>| *old = new.filter(|count| *count > 0).unwrap_or(*old);
-        newer(&mut self.usage.input, usage.input_tokens);
-        newer(&mut self.usage.output, usage.output_tokens);
-        newer(&mut self.usage.cache_read, usage.cache_read_input_tokens);
-        newer(&mut self.usage.cache_write, usage.cache_creation_input_tokens);
+        newer(&mut self.usage.input, usage.input);
+        newer(&mut self.usage.output, usage.output);
+        newer(&mut self.usage.cache_read, usage.cache_read);
+        newer(&mut self.usage.cache_write, usage.cache_write);
     }
 }
 

@@ -20,7 +20,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio_util::sync::CancellationToken;
 
 use self::decode::{Decoder, WireError, classify};
-use super::key::{KeySource, ModelKey};
+use super::key::ModelKey;
 use super::{KeyState, Llm, LlmError, ModelEvent, ModelRequest};
 
 /// Public address of the API.
@@ -41,12 +41,12 @@ const MAX_ERROR_BODY: usize = 64 * 1024;
 const MAX_STREAM_BYTES: usize = 64 * 1024 * 1024;
 
 /// How to reach the provider.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct AnthropicConfiguration {
     /// With or without `/v1`.
     pub base_url: String,
     /// Key.
-    pub key: KeySource,
+    pub key: ModelKey,
     /// Longest silence; `None` is 90 s.
     pub idle_timeout: Option<Duration>,
 }
@@ -80,15 +80,10 @@ impl Anthropic {
             shared: Arc::new(Shared {
                 client,
                 url: format!("{base}/v1/messages"),
-                key: ModelKey::new(configuration.key),
+                key: configuration.key,
                 idle_timeout: configuration.idle_timeout.unwrap_or(IDLE_TIMEOUT),
             }),
         })
-    }
-
-    /// Whether the provider's last word on the key was a rejection.
-    pub fn key_rejected(&self) -> bool {
-        self.shared.key.is_rejected()
     }
 }
 
@@ -248,7 +243,9 @@ async fn connect(shared: &Shared, body: Bytes) -> Result<Events, LlmError> {
         .body(body)
         .send()
         .await
-        .map_err(|error| if error.is_timeout() { LlmError::Timeout } else { LlmError::Connection(without_url(error)) })?;
+        .map_err(
+            |error| if error.is_timeout() { LlmError::Timeout } else { LlmError::Connection(without_url(error)) },
+        )?;
     if !response.status().is_success() {
         return Err(refusal(shared, response, &key).await);
     }
@@ -273,6 +270,12 @@ async fn connect(shared: &Shared, body: Bytes) -> Result<Events, LlmError> {
     Ok(bytes.eventsource().boxed())
 }
 
+/// The body of an error answer.
+#[derive(serde::Deserialize)]
+struct Envelope {
+    error: WireError,
+}
+
 /// Reads an error answer and gives its class.
 async fn refusal(shared: &Shared, response: reqwest::Response, key: &SecretString) -> LlmError {
     let status = response.status().as_u16();
@@ -282,10 +285,6 @@ async fn refusal(shared: &Shared, response: reqwest::Response, key: &SecretStrin
         .and_then(|value| value.to_str().ok()?.parse::<f64>().ok())
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let body = read_bounded(response).await;
-    #[derive(serde::Deserialize)]
-    struct Envelope {
-        error: WireError,
-    }
     let kind = match status {
         401 | 403 => "authentication_error",
         429 => "rate_limit_error",

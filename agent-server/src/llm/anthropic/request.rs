@@ -172,7 +172,11 @@ mod tests {
                     },
                     AssistantBlock::Thinking { thinking: "cut".into(), thinking_signature: None, redacted: false },
                     AssistantBlock::Text { text: "  ".into() },
-                    AssistantBlock::ToolCall { id: "a".into(), name: "bash".into(), arguments: json!({"command": "x"}) },
+                    AssistantBlock::ToolCall {
+                        id: "a".into(),
+                        name: "bash".into(),
+                        arguments: json!({"command": "x"}),
+                    },
                     AssistantBlock::ToolCall { id: "b".into(), name: "ls".into(), arguments: json!("raw") },
                 ]),
                 ModelMessage::ToolResult { tool_call_id: "a".into(), content: vec![text("no")], is_error: true },
@@ -180,7 +184,11 @@ mod tests {
                 ModelMessage::User(vec![text("go on")]),
             ],
             tools: vec![
-                ToolDefinition { name: "bash".into(), description: "d".into(), input_schema: json!({"type": "object"}) },
+                ToolDefinition {
+                    name: "bash".into(),
+                    description: "d".into(),
+                    input_schema: json!({"type": "object"}),
+                },
                 ToolDefinition { name: "ls".into(), description: "e".into(), input_schema: json!({"type": "object"}) },
             ],
             thinking: ThinkingLevel::Low,

@@ -106,7 +106,12 @@ impl<'a> Writer<'a> {
     /// The id that the next line will get.
     pub fn add(&mut self, kind: Kind) -> String {
         let id = ids::new_entry_id(|id| self.transcript.has(id) || self.entries.iter().any(|entry| entry.id == id));
-        self.entries.push(Entry { id: id.clone(), parent: self.parent.replace(id.clone()), timestamp: ids::now(), kind });
+        self.entries.push(Entry {
+            id: id.clone(),
+            parent: self.parent.replace(id.clone()),
+            timestamp: ids::now(),
+            kind,
+        });
         id
     }
 
@@ -149,7 +154,7 @@ impl Disk {
         let closing = recover::close_open_turn(&transcript, id, places)?;
         if !closing.is_empty() {
             file.append(&text_of(&closing))?;
-            closing.into_iter().for_each(|entry| transcript.push(entry));
+            transcript.extend(closing);
         }
         *self = Self::Loaded { file, name, transcript };
         Ok(())
@@ -172,9 +177,8 @@ impl Disk {
                 let entries = writer.finish();
                 let name = file::file_name(&created_at, id);
                 let header = entry::header(id, &created_at, &places.shown_root);
-                let file =
-                    SessionFile::create(&places.sessions, &name, &format!("{header}\n{}", text_of(&entries)))?;
-                entries.into_iter().for_each(|entry| transcript.push(entry));
+                let file = SessionFile::create(&places.sessions, &name, &format!("{header}\n{}", text_of(&entries)))?;
+                transcript.extend(entries);
                 *self = Self::Loaded { file, name, transcript };
                 Ok(value)
             }
@@ -184,7 +188,7 @@ impl Disk {
                 let entries = writer.finish();
                 if !entries.is_empty() {
                     file.append(&text_of(&entries))?;
-                    entries.into_iter().for_each(|entry| transcript.push(entry));
+                    transcript.extend(entries);
                 }
                 Ok(value)
             }
@@ -207,12 +211,7 @@ fn find_file(folder: &Path, id: &str) -> Result<Option<String>, SessionError> {
 
 impl Session {
     pub(super) fn new(id: &str, places: Places) -> Arc<Self> {
-        Arc::new(Self {
-            id: id.to_owned(),
-            places,
-            disk: Arc::default(),
-            active: watch::Sender::new(None),
-        })
+        Arc::new(Self { id: id.to_owned(), places, disk: Arc::default(), active: watch::Sender::new(None) })
     }
 
     /// The turn that is reserved or runs.
@@ -223,15 +222,10 @@ impl Session {
     /// Takes the session's one turn; gives the running one back when there is one.
     pub(super) fn reserve(&self, turn: &Arc<ActiveTurn>) -> Result<(), Arc<ActiveTurn>> {
         let mut running = None;
-        self.active.send_if_modified(|active| match active {
-            Some(other) => {
-                running = Some(Arc::clone(other));
-                false
-            }
-            None => {
-                *active = Some(Arc::clone(turn));
-                true
-            }
+        self.active.send_if_modified(|active| {
+            running.clone_from(active);
+            active.get_or_insert_with(|| Arc::clone(turn));
+            running.is_none()
         });
         running.map_or(Ok(()), Err)
     }

@@ -1,1 +1,0 @@
-//! Whole turns over a scripted model.

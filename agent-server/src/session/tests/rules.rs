@@ -1,0 +1,126 @@
+//! What a submission means, and what sessions say about themselves.
+
+use super::*;
+use crate::session::error::SessionError;
+
+fn texts(messages: &[Value]) -> Vec<&str> {
+    messages
+        .iter()
+        .map(|message| {
+            let parts = message["parts"].as_array().expect("parts");
+            parts.iter().find_map(|part| part["text"].as_str()).unwrap_or_default()
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_repeated_message_never_runs_twice_and_names_its_turn() {
+    let bench = Bench::new(vec![answer("one"), answer("never")]);
+    let turn = bench.start(submission("s", "u1", "hi")).await;
+    let while_running = bench.sessions.submit(submission("s", "u1", "hi"), Box::new(())).await.expect_err("repeated");
+    chunks(&turn).await;
+    let afterwards = bench.sessions.submit(submission("s", "u1", "hi"), Box::new(())).await.expect_err("repeated");
+    let expected = SessionError::AlreadyExists { what: "message u1".into(), turn_id: Some(turn.turn_id.clone()) };
+    assert_eq!((while_running, afterwards), (expected.clone(), expected));
+    assert_eq!(bench.script.asked.lock().expect("no panic").len(), 1);
+}
+
+#[tokio::test]
+async fn a_second_message_while_a_turn_runs_is_refused_without_effect() {
+    let bench = Bench::new(vec![vec![Act::Hang]]);
+    let turn = bench.start(submission("s", "u1", "hi")).await;
+    let error = bench.sessions.submit(submission("s", "u2", "more"), Box::new(())).await.expect_err("busy");
+    assert_eq!(error, SessionError::TurnInProgress { turn_id: turn.turn_id.clone() });
+    bench.sessions.stop("s", None, crate::harness::AbortReason::User).await;
+    assert!(lines(&bench.state(), "s").iter().all(|line| line["data"]["userMessageId"] != "u2"));
+}
+
+#[tokio::test]
+async fn regenerating_answers_the_same_message_on_a_new_branch() {
+    let bench = Bench::new(vec![answer("one"), answer("two"), answer("three")]);
+    bench.ask("s", "u1", "hi").await;
+    let again = Submission { trigger: Trigger::Regenerate, ..submission("s", "u1", "hi") };
+    chunks(bench.start(again).await.as_ref()).await;
+    assert_eq!(texts(&bench.messages("s").await), ["hi", "two"]);
+    bench.ask("s", "u2", "more").await;
+    assert_eq!(texts(&bench.messages("s").await), ["hi", "two", "more", "three"]);
+    let asked = bench.script.asked.lock().expect("no panic");
+    assert_eq!(asked.iter().map(|request| request.messages.len()).collect::<Vec<_>>(), [1, 1, 3]);
+    let every_parent_is_the_line_before = lines(&bench.state(), "s")
+        .windows(2)
+        .skip(1)
+        .all(|pair| pair[1]["parentId"] == pair[0]["id"] || pair[1]["customType"] == "boring-agent/turn");
+    assert!(every_parent_is_the_line_before);
+}
+
+#[tokio::test]
+async fn regenerating_an_unknown_message_is_a_submit() {
+    let bench = Bench::new(vec![answer("one")]);
+    let retry = Submission { trigger: Trigger::Regenerate, ..submission("s", "u1", "hi") };
+    chunks(bench.start(retry).await.as_ref()).await;
+    assert_eq!(texts(&bench.messages("s").await), ["hi", "one"]);
+}
+
+#[tokio::test]
+async fn an_edit_puts_the_message_in_the_place_of_the_known_one() {
+    let bench = Bench::new(vec![answer("one"), answer("two"), answer("three")]);
+    bench.ask("s", "u1", "first").await;
+    bench.ask("s", "u2", "second").await;
+    let edit = Submission { replaces: Some("u1".into()), ..submission("s", "u1", "changed") };
+    chunks(bench.start(edit).await.as_ref()).await;
+    assert_eq!(texts(&bench.messages("s").await), ["changed", "three"]);
+    let unknown = Submission { replaces: Some("never seen".into()), ..submission("s", "u9", "plain") };
+    chunks(bench.start(unknown).await.as_ref()).await;
+    assert_eq!(texts(&bench.messages("s").await)[..3], ["changed", "three", "plain"]);
+}
+
+#[tokio::test]
+async fn the_file_begins_with_its_header_and_holds_the_message_before_the_model_is_called() {
+    let bench = Bench::new(vec![vec![Act::Hang]]);
+    let turn = bench.start(submission("s", "u1", "hello\nworld")).await;
+    let lines = lines(&bench.state(), "s");
+    let kinds: Vec<&str> = lines.iter().map(|line| line["type"].as_str().expect("type")).collect();
+    assert_eq!(kinds, ["session", "model_change", "message", "custom"]);
+    assert_eq!(lines[2]["message"]["content"], json!([{"type": "text", "text": "hello\nworld"}]));
+    assert_eq!(lines[3]["data"]["turnId"], *turn.turn_id);
+    let records = bench.sessions.list().await.expect("list");
+    assert_eq!((records.len(), &*records[0].id), (1, "s"));
+    bench.sessions.stop("s", None, crate::harness::AbortReason::Drain).await;
+    let record = bench.sessions.summary("s").await.expect("summary");
+    assert_eq!(
+        (record.title.as_str(), record.turn_count, record.message_count, record.running),
+        ("hello", 1, 2, false)
+    );
+}
+
+#[tokio::test]
+async fn sessions_are_made_named_listed_and_deleted_with_everything() {
+    let bench = Bench::new(vec![answer("one"), vec![Act::Hang]]);
+    let made = bench.sessions.create(Some("s".into()), None).await.expect("made");
+    assert_eq!((made.title.as_str(), made.message_count), ("New session", 0));
+    let taken = bench.sessions.create(Some("s".into()), None).await.expect_err("taken");
+    assert_eq!(taken, SessionError::AlreadyExists { what: "session s".into(), turn_id: None });
+    assert!(matches!(
+        bench.sessions.create(Some("../x".into()), None).await,
+        Err(SessionError::Invalid { field: "id", .. })
+    ));
+    bench.ask("s", "u1", "hi").await;
+    assert_eq!(bench.sessions.rename("s", "My name".into()).await.expect("named").title, "My name");
+    let running = bench.start(submission("s", "u2", "more")).await;
+    bench.sessions.delete("s").await.expect("deleted");
+    assert!(running.log.has_ended(), "the turn was stopped first");
+    assert_eq!(bench.sessions.list().await.expect("list"), []);
+    assert_eq!(bench.sessions.delete("s").await, Err(SessionError::NotFound("s".into())));
+    assert_eq!(std::fs::read_dir(bench.state().join("sessions")).expect("folder").count(), 0);
+    assert!(!bench.state().join("turns").join("s").exists());
+}
+
+#[tokio::test]
+async fn another_process_gets_locked_for_writing_and_may_read() {
+    let bench = Bench::new(vec![answer("one"), answer("two")]);
+    bench.ask("s", "u1", "hi").await;
+    let other = bench.reopened(&bench.state());
+    let refused = other.submit(submission("s", "u2", "more"), Box::new(())).await.expect_err("locked");
+    assert_eq!(refused, SessionError::Locked("s".into()));
+    assert_eq!(texts(&other.messages("s", false).await.expect("read")), ["hi", "one"]);
+}
