@@ -19,6 +19,7 @@ use super::probe;
 use super::protocol::{MAX_COMMAND_BYTES, Orders, SUBCOMMAND};
 use super::registry::Registry;
 use super::running_command::{END_TIMEOUT, RunningCommand, event_channel};
+use super::strays;
 use super::{ExecEvent, ExecRequest, Isolation, Sandbox, SandboxError};
 
 /// What a direct sandbox is made of.
@@ -59,10 +60,13 @@ impl DirectSandbox {
     /// Opens the workspace, finds bash, and finds out by trying what the layer really keeps from commands.
     ///
     /// Also makes this process non-dumpable, so that processes of the same user cannot read its memory and environment
-    /// even where landlock is missing (the kernel then wants `CAP_SYS_PTRACE`).
+    /// even where landlock is missing (the kernel then wants `CAP_SYS_PTRACE`), and a child subreaper, for the processes
+    /// of a command whose supervisor is lost.
     pub async fn start(settings: DirectSettings) -> Result<Self, SandboxError> {
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .map_err(|error| SandboxError::Unavailable(format!("prctl(PR_SET_DUMPABLE): {error}")))?;
+        strays::adopt_orphans()
+            .map_err(|error| SandboxError::Unavailable(format!("prctl(PR_SET_CHILD_SUBREAPER): {error}")))?;
         let root = Dir::open_ambient_dir(&settings.root, ambient_authority())
             .map_err(|error| SandboxError::Unavailable(format!("workspace folder: {:?}", error.kind())))?;
         let variables = settings.environment.for_command(&std::collections::BTreeMap::new());

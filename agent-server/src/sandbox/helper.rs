@@ -23,8 +23,8 @@ const EXIT_USAGE: i32 = 64;
 /// The shell could not be started; the report says why.
 const EXIT_FAILED: i32 = 1;
 /// Commands give way to the server and to their own supervisor, which has to keep up with them. On Linux the value belongs
-/// to a thread and what it starts. A difference of 5 is a factor of 3 in time when both want the processor.
-const COMMAND_NICENESS: i32 = 5;
+/// to a thread and what it starts. A difference of 10 is a factor of 9 in time when both want the processor.
+const COMMAND_NICENESS: i32 = 10;
 /// First descriptor that is none of the standard ones.
 const FIRST_EXTRA_DESCRIPTOR: i32 = 3;
 

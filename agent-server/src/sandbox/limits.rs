@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 /// Processes of one command's tree. A parallel build on a large machine uses about two per core and rarely more than 200;
 /// a fork bomb passes this within milliseconds.
 pub const DEFAULT_PROCESSES: usize = 512;
+/// The number of processes is watched, and a fork bomb can outrun that for a moment. `RLIMIT_NPROC` is the second line. It
+/// counts all threads of the user on the node, those of other pods with the same user included, so it must not be a
+/// tight one, or one tenant could starve another: every thread that runs now, of any user, and this many times the limit.
+const NPROC_ROOM: u64 = 4;
 /// Largest file a command may write: 16 GiB. Above any build artefact, below what fills a large volume in one command.
 pub const DEFAULT_FILE_SIZE: u64 = 16 << 30;
 /// Share of the memory in percent that one tree may use; the rest keeps the server alive, because an out-of-memory
@@ -45,16 +49,27 @@ impl CommandLimits {
     }
 
     /// Applies what the kernel can enforce per process to the calling process; children inherit it.
-    ///
-    /// The number of processes is not among it: `RLIMIT_NPROC` counts every process of the user on the node, those of
-    /// other pods included, so it would let one tenant starve another.
     pub(super) fn apply_to_this_process(&self) -> rustix::io::Result<()> {
-        let no_core_dumps = Rlimit { current: Some(0), maximum: Some(0) };
-        rustix::process::setrlimit(Resource::Core, no_core_dumps)?;
-        let hard = rustix::process::getrlimit(Resource::Fsize).maximum;
-        let size = hard.map_or(self.file_size_bytes, |hard| hard.min(self.file_size_bytes));
-        rustix::process::setrlimit(Resource::Fsize, Rlimit { current: Some(size), maximum: Some(size) })
+        limit(Resource::Core, 0)?;
+        limit(Resource::Fsize, self.file_size_bytes)?;
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        match threads_of_the_machine(&load) {
+            Some(threads) => limit(Resource::Nproc, threads + NPROC_ROOM * self.processes as u64),
+            None => Ok(()),
+        }
     }
+}
+
+/// Lowers a limit, for good. A lower one that is in force already stays.
+fn limit(resource: Resource, value: u64) -> rustix::io::Result<()> {
+    let hard = rustix::process::getrlimit(resource).maximum;
+    let value = Some(hard.map_or(value, |hard| hard.min(value)));
+    rustix::process::setrlimit(resource, Rlimit { current: value, maximum: value })
+}
+
+/// The fourth field of `/proc/loadavg`: `running/all`.
+fn threads_of_the_machine(load: &str) -> Option<u64> {
+    load.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
 /// 75 % of the container's limit, else of the machine's memory.
@@ -71,6 +86,12 @@ fn memory_limit(cgroup_memory_max: Option<&str>, meminfo: Option<&str>) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_threads_of_the_machine_are_read_from_the_load() {
+        assert_eq!(threads_of_the_machine("0.20 0.18 0.12 1/843 11206\n"), Some(843));
+        assert_eq!(threads_of_the_machine(""), None);
+    }
 
     #[test]
     fn the_container_limit_wins_over_the_machine() {

@@ -15,6 +15,7 @@ mod process_tree;
 mod protocol;
 mod registry;
 mod running_command;
+mod strays;
 mod supervisor;
 
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@
 //! The root must be a child subreaper: then a process whose parent died becomes a child of the root and stays findable.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::io::{self, Read};
 
 use rustix::process::{Pid, Signal};
 
@@ -22,14 +22,26 @@ pub struct Process {
     zombie: bool,
 }
 
-/// All living processes below `root`, found by reading every process of the machine or container.
-pub fn descendants(root: Pid) -> io::Result<Vec<Process>> {
+/// Every process of the machine or container by its parent.
+fn by_parent() -> io::Result<BTreeMap<i32, Vec<Process>>> {
     let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(parse_pid) else { continue };
         let Some(process) = read_stat(pid) else { continue };
         children.entry(process.parent).or_default().push(process);
     }
+    Ok(children)
+}
+
+/// The direct children of a process, the dead that were not waited for included.
+pub fn children(parent: Pid) -> io::Result<Vec<Pid>> {
+    let found = by_parent()?.remove(&parent.as_raw_pid()).unwrap_or_default();
+    Ok(found.iter().map(|process| process.pid).collect())
+}
+
+/// All living processes below `root`.
+pub fn descendants(root: Pid) -> io::Result<Vec<Process>> {
+    let mut children = by_parent()?;
     let mut found = Vec::new();
     let mut open = vec![root.as_raw_pid()];
     while let Some(parent) = open.pop() {
@@ -104,12 +116,17 @@ pub fn usage(root: Pid, with_memory: bool, enough: usize) -> io::Result<Usage> {
     Ok(Usage { processes: pids.len(), memory_bytes })
 }
 
+/// The kernel gives at most a page at a time; growing towards it from the default of 32 bytes would be many calls.
+const LISTED_AT_ONCE: usize = 4096;
+
 /// Children of every thread of a process; `None` if the kernel does not list them or the process is gone.
 fn listed_children(pid: Pid) -> Option<Vec<Pid>> {
     let mut children = Vec::new();
     for thread in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
-        let list = std::fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
-        children.extend(list.split_whitespace().filter_map(parse_pid));
+        let mut list = Vec::with_capacity(LISTED_AT_ONCE);
+        std::fs::File::open(thread.ok()?.path().join("children")).ok()?.read_to_end(&mut list).ok()?;
+        children
+            .extend(list.split(u8::is_ascii_whitespace).filter_map(|pid| parse_pid(std::str::from_utf8(pid).ok()?)));
     }
     Some(children)
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -22,6 +22,7 @@ use super::limits::{KILL_DEADLINE, TERMINATION_GRACE};
 use super::output::{EVENTS_BUFFERED, OutputPump, discard};
 use super::protocol::{END_TREE, Report, ShellStatus};
 use super::registry::Registration;
+use super::strays::{self, Supervisor};
 use super::{ExecEnd, ExecEvent, ExecOutcome, ExecRequest, OutputStream, SandboxError};
 
 /// The supervisor reports its start within milliseconds; on a machine that swaps it may take seconds.
@@ -40,10 +41,12 @@ enum Cause {
 
 /// A command whose shell runs.
 pub struct RunningCommand {
-    supervisor: Child,
+    supervisor: Supervisor,
     reports: Lines<BufReader<OwnedReadHalf>>,
     orders: OwnedWriteHalf,
     started: Instant,
+    /// The reports ended before the tree did.
+    is_lost: bool,
 }
 
 impl RunningCommand {
@@ -56,17 +59,17 @@ impl RunningCommand {
         let socket = UnixStream::from_std(ours).map_err(spawn_failed)?;
         command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let supervisor = command.spawn().map_err(spawn_failed)?;
+        let supervisor = strays::start_supervisor(&mut command).map_err(spawn_failed)?;
         // The command holds a copy of the supervisor's end of the socket; without it the end of the stream never comes.
         drop(command);
         let (reader, orders) = socket.into_split();
-        let mut this = Self { supervisor, reports: BufReader::new(reader).lines(), orders, started };
+        let mut this = Self { supervisor, reports: BufReader::new(reader).lines(), orders, started, is_lost: false };
         match tokio::time::timeout(START_TIMEOUT, this.next_report()).await {
             Ok(Some(Report::Started)) => Ok(this),
             Ok(Some(Report::Failed(message))) => Err(SandboxError::Spawn(message)),
             Ok(_) => Err(SandboxError::Spawn("the supervisor ended without a report".into())),
             Err(_) => {
-                this.supervisor.start_kill().map_err(spawn_failed)?;
+                this.supervisor.child.start_kill().map_err(spawn_failed)?;
                 Err(SandboxError::Spawn(format!("the supervisor did not start within {START_TIMEOUT:?}")))
             }
         }
@@ -77,7 +80,7 @@ impl RunningCommand {
     pub async fn follow(mut self, request: ExecRequest, events: mpsc::Sender<ExecEvent>, registration: Registration) {
         let dropped = Arc::new(AtomicU64::new(0));
         let finish = CancellationToken::new();
-        let (stdout, stderr) = (self.supervisor.stdout.take(), self.supervisor.stderr.take());
+        let (stdout, stderr) = (self.supervisor.child.stdout.take(), self.supervisor.child.stderr.take());
         let pump = |stream| (stream, request.max_output_bytes, events.clone(), Arc::clone(&dropped), finish.clone());
         let stdout = spawn_pump(stdout, pump(OutputStream::Stdout));
         let stderr = spawn_pump(stderr, pump(OutputStream::Stderr));
@@ -145,6 +148,7 @@ impl RunningCommand {
             }
             (None, _) => {
                 tracing::error!(?report, "the supervisor of a command was lost");
+                self.bury().await;
                 ExecOutcome::LimitExceeded("its supervisor was lost, probably for lack of memory".into())
             }
         };
@@ -192,19 +196,27 @@ impl RunningCommand {
     }
 
     async fn next_report(&mut self) -> Option<Report> {
-        let line = self.reports.next_line().await.ok().flatten()?;
-        serde_json::from_str(&line)
-            .inspect_err(|error| tracing::error!(%error, "the supervisor sent something unexpected"))
-            .ok()
+        let report = self.reports.next_line().await.ok().flatten().and_then(|line| {
+            serde_json::from_str(&line)
+                .inspect_err(|error| tracing::error!(%error, "the supervisor sent something unexpected"))
+                .ok()
+        });
+        self.is_lost |= report.is_none();
+        report
     }
 
-    /// Waits for the supervisor, which exits after its last report; one that does not is killed.
-    async fn bury(mut self) {
-        drop(self.orders);
-        if tokio::time::timeout(END_TIMEOUT, self.supervisor.wait()).await.is_err() {
+    /// Waits for the supervisor, which exits after its last report; one that does not is killed. Ends what a lost one
+    /// left behind.
+    async fn bury(&mut self) {
+        if tokio::time::timeout(END_TIMEOUT, self.supervisor.child.wait()).await.is_err() {
             tracing::error!("the supervisor of a command had to be killed");
             // Fails only if it ended in this moment.
-            let _ = self.supervisor.kill().await;
+            let _ = self.supervisor.child.kill().await;
+            self.is_lost = true;
+        }
+        if self.is_lost {
+            // Fails only if the runtime ends.
+            let _ = tokio::task::spawn_blocking(strays::end_strays).await;
         }
     }
 }

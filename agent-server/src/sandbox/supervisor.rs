@@ -17,15 +17,21 @@ use super::limits::{CommandLimits, KILL_DEADLINE, TERMINATION_GRACE};
 use super::process_tree::{self, Usage};
 use super::protocol::{END_TREE, Report, ShellStatus};
 
-/// How often limits are checked and orphans are waited for. A fork bomb makes about 500 processes per core in it.
-const WATCH_INTERVAL: Duration = Duration::from_millis(50);
+/// How often limits are checked and orphans are waited for. A look at an ordinary tree takes about 50 µs, 0.2 % of this.
+const WATCH_INTERVAL: Duration = Duration::from_millis(25);
+/// The interval once a tree has an eighth of its processes: a fork bomb needs about 100 ms for the rest, and it is easier
+/// to catch before hundreds of its processes compete with the supervisor for the processor.
+const ALERT_INTERVAL: Duration = Duration::from_millis(3);
+/// A look that takes longer than this, ten times what 500 quiet processes take, is being outrun by new processes. The
+/// shell's group is then stopped for the time of a second look, and goes on if that is within the limits.
+const OUTRUN: Duration = Duration::from_millis(50);
 /// While the tree is being ended: short, because the caller waits.
 const END_INTERVAL: Duration = Duration::from_millis(5);
 /// Dead processes that are waited for in one go. A fork bomb leaves them faster than they can be waited for, and the
 /// limits must be looked at all the same.
 const REAP_AT_ONCE: usize = 256;
-/// Memory costs a read per process, so it is looked at every fourth time: 200 ms.
-const MEMORY_EVERY: u32 = 4;
+/// Memory costs a read per process, so it is looked at every eighth time: 200 ms.
+const MEMORY_EVERY: u32 = 8;
 /// Exit codes of the supervisor; the server reads the reports and not these.
 const EXIT_DONE: i32 = 0;
 const EXIT_STUCK: i32 = 2;
@@ -62,8 +68,9 @@ impl ServerLink {
 pub fn supervise(server: ServerLink, shell: Pid, limits: &CommandLimits) -> i32 {
     let mut tree = Tree { server, me: rustix::process::getpid(), shell, shell_is_gone: false };
     let mut looks: u32 = 0;
+    let mut interval = WATCH_INTERVAL;
     loop {
-        if tree.wait_for_change(WATCH_INTERVAL) {
+        if tree.wait_for_change(interval) {
             return tree.end(TERMINATION_GRACE);
         }
         if !tree.reap() {
@@ -72,14 +79,13 @@ pub fn supervise(server: ServerLink, shell: Pid, limits: &CommandLimits) -> i32 
         }
         looks = looks.wrapping_add(1);
         let with_memory = looks.is_multiple_of(MEMORY_EVERY);
-        let passed = process_tree::usage(tree.me, with_memory, limits.processes)
-            .ok()
-            .and_then(|usage| passed_limit(usage, limits));
-        if let Some(limit) = passed {
+        let usage = tree.usage(with_memory, limits.processes);
+        if let Some(limit) = passed_limit(usage, limits) {
             tree.server.report(&Report::LimitExceeded(limit));
             // No grace: what outgrows its limit would go on growing in it.
             return tree.end(Duration::ZERO);
         }
+        interval = if usage.processes > limits.processes / 8 { ALERT_INTERVAL } else { WATCH_INTERVAL };
     }
 }
 
@@ -134,6 +140,22 @@ impl Tree {
             }
         }
         true
+    }
+
+    fn usage(&self, with_memory: bool, enough: usize) -> Usage {
+        let begin = Instant::now();
+        // Without `/proc` nothing can be counted; the time limit still holds.
+        let look = || process_tree::usage(self.me, with_memory, enough).unwrap_or_default();
+        let usage = look();
+        if usage.processes > enough || begin.elapsed() < OUTRUN || self.shell_is_gone {
+            return usage;
+        }
+        let _gone = rustix::process::kill_process_group(self.shell, Signal::STOP);
+        let usage = look();
+        if usage.processes <= enough {
+            let _gone = rustix::process::kill_process_group(self.shell, Signal::CONT);
+        }
+        usage
     }
 
     /// TERM, then KILL after the grace, until nothing is left. A stopped process is woken, so that it sees the TERM.

@@ -14,10 +14,10 @@ use agent_server::sandbox::conformance::{
 use agent_server::sandbox::direct::{DirectSandbox, DirectSettings};
 use agent_server::sandbox::environment::CommandEnvironment;
 use agent_server::sandbox::limits::CommandLimits;
-use agent_server::sandbox::{IsolationKind, Sandbox};
+use agent_server::sandbox::{ExecEvent, ExecOutcome, IsolationKind, Sandbox};
 use rustix::fs::{Mode, OFlags};
 
-use crate::place::Place;
+use crate::place::{Place, collect, request, run, runs, until};
 
 /// Stands in the environment of the attacked process only.
 const PLANTED: &str = "PLANTED_API_KEY";
@@ -70,6 +70,42 @@ async fn inside() {
     assert_eq!(sandbox.running(), 0);
 }
 
+/// A process of its own, because whatever else is a child of it is ended together with the lost command.
+#[tokio::test]
+#[ignore = "started by the test below"]
+async fn inside_with_a_lost_supervisor() {
+    let place = Place::new();
+    let sandbox = place.sandbox().await;
+    let command = "echo $PPID; setsid sleep 86423 & sleep 86424";
+    let mut events = sandbox.exec(request(command)).await.unwrap();
+    let Some(ExecEvent::Output { bytes, .. }) = events.recv().await else { panic!("the supervisor's id comes first") };
+    let supervisor: i32 = String::from_utf8_lossy(&bytes).trim().parse().unwrap();
+    until("the command runs", || runs("86423") && runs("86424")).await;
+    rustix::process::kill_process(rustix::process::Pid::from_raw(supervisor).unwrap(), rustix::process::Signal::KILL)
+        .unwrap();
+    let (finished, _) = collect(events).await;
+    assert!(matches!(finished.outcome, ExecOutcome::LimitExceeded(_)), "{finished:?}");
+    until("everything is gone", || !runs("86423") && !runs("86424") && sandbox.running() == 0).await;
+    assert_eq!(run(&sandbox, "echo on").await.stdout, "on\n");
+}
+
+#[test]
+fn what_a_lost_supervisor_leaves_behind_is_ended() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    expect_one_pass(command.args([
+        "--exact",
+        "conformance::inside_with_a_lost_supervisor",
+        "--ignored",
+        "--nocapture",
+    ]));
+}
+
+fn expect_one_pass(command: &mut Command) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
 /// Starts the attacked process and waits for it; the panic message holds its output.
 fn attack_as(user: Option<u32>, use_landlock: bool) {
     let place = Place::new();
@@ -92,9 +128,7 @@ fn attack_as(user: Option<u32>, use_landlock: bool) {
         }
         command.uid(user).gid(user);
     }
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    expect_one_pass(&mut command);
 }
 
 fn bring(from: &Path, to: &Path) {
