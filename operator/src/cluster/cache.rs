@@ -2,7 +2,7 @@
 //!
 //! One object of each kind per workspace, so the workspace is the key. The operator's own writes are put in at once with what
 //! the API server answered, so the next decision never rests on a state the operator itself has left behind; events older than
-//! what is held are ignored.
+//! what is held are ignored, and so are answers that the watch has overtaken.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -48,6 +48,10 @@ struct State<V> {
     staged: Option<HashMap<WorkspaceKey, Entry<V>>>,
     /// Written by us since `staged` began: the list may have been taken before.
     written_since: HashSet<WorkspaceKey>,
+    /// The newest version the watch brought. Events of one kind come in order, so everything up to it is in `objects`.
+    seen: u64,
+    /// Keys of which any newer state asks for a decision.
+    awaited: HashSet<WorkspaceKey>,
     /// Versions of our last writes that the cache must reach before a pod is created or deleted.
     own_writes: HashMap<WorkspaceKey, u64>,
 }
@@ -62,8 +66,14 @@ pub struct Cache<V> {
 impl<V> Cache<V> {
     /// `same` tells whether two states of one object ask for the same decision: then no reconcile follows.
     pub fn new(same: fn(&V, &V) -> bool) -> Self {
-        let state =
-            State { objects: HashMap::new(), staged: None, written_since: HashSet::new(), own_writes: HashMap::new() };
+        let state = State {
+            objects: HashMap::new(),
+            staged: None,
+            written_since: HashSet::new(),
+            seen: 0,
+            awaited: HashSet::new(),
+            own_writes: HashMap::new(),
+        };
         Self { state: Mutex::new(state), same }
     }
 
@@ -102,9 +112,23 @@ impl<V> Cache<V> {
             .is_some_and(|version| state.objects.get(key).is_none_or(|entry| entry.version < *version))
     }
 
-    /// Puts in what the API server answered to our own write.
+    /// Any state newer than `version` is to ask for a decision, once. False when one is held already.
+    pub fn await_newer(&self, key: &WorkspaceKey, version: u64) -> bool {
+        let mut state = self.lock();
+        if state.objects.get(key).is_none_or(|held| held.version != version) {
+            return false;
+        }
+        state.awaited.insert(key.clone());
+        true
+    }
+
+    /// Puts in what the API server answered to our own write, unless the watch was faster: it may have gone on, up to the
+    /// deletion of the object.
     pub fn wrote(&self, key: &WorkspaceKey, entry: Entry<V>) {
         let mut state = self.lock();
+        if entry.version <= state.seen {
+            return;
+        }
         state.own_writes.insert(key.clone(), entry.version);
         if state.staged.is_some() {
             state.written_since.insert(key.clone());
@@ -126,11 +150,13 @@ impl<V> Cache<V> {
     /// A changed or new object from the watch. True when it asks for a new decision.
     pub fn applied(&self, key: &WorkspaceKey, entry: Entry<V>) -> bool {
         let mut state = self.lock();
-        let differs = match state.objects.get(key) {
+        state.seen = state.seen.max(entry.version);
+        let changed = match state.objects.get(key) {
             Some(held) if held.version >= entry.version => return false,
             Some(held) => held.uid != entry.uid || !(self.same)(&held.value, &entry.value),
             None => true,
         };
+        let differs = state.awaited.remove(key) || changed;
         if state.own_writes.get(key).is_some_and(|version| *version <= entry.version) {
             state.own_writes.remove(key);
         }
@@ -141,6 +167,8 @@ impl<V> Cache<V> {
     /// A deleted object from the watch; `version` is that of the deletion. True when it asks for a new decision.
     pub fn deleted(&self, key: &WorkspaceKey, version: u64) -> bool {
         let mut state = self.lock();
+        state.seen = state.seen.max(version);
+        state.awaited.remove(key);
         if state.objects.get(key).is_some_and(|held| held.version > version) {
             return false;
         }
@@ -183,13 +211,21 @@ impl<V> Cache<V> {
         let mut changed: Vec<WorkspaceKey> = fresh
             .iter()
             .filter(|(key, entry)| match state.objects.get(*key) {
-                Some(held) => held.uid != entry.uid || !(self.same)(&held.value, &entry.value),
+                Some(held) => {
+                    held.uid != entry.uid
+                        || !(self.same)(&held.value, &entry.value)
+                        || (state.awaited.contains(*key) && held.version != entry.version)
+                }
                 None => true,
             })
             .map(|(key, _)| key.clone())
             .collect();
         changed.extend(state.objects.keys().filter(|key| !fresh.contains_key(*key)).cloned());
         state.own_writes.retain(|key, version| fresh.get(key).is_some_and(|entry| entry.version < *version));
+        state.seen = fresh.values().map(|entry| entry.version).fold(state.seen, u64::max);
+        changed.iter().for_each(|key| {
+            state.awaited.remove(key);
+        });
         state.objects = fresh;
         changed.sort();
         changed
@@ -245,6 +281,26 @@ mod tests {
         assert!(!cache.deleted(&key("a"), 7));
         assert_eq!(value(&cache, "a"), Some("created"));
         assert!(cache.deleted(&key("a"), 12));
+    }
+
+    #[test]
+    fn an_answer_that_the_watch_has_overtaken_does_not_bring_back_what_is_gone() {
+        let cache = cache();
+        cache.applied(&key("a"), entry("1", 5, "running"));
+        assert!(cache.deleted(&key("a"), 8));
+        cache.wrote(&key("a"), entry("1", 8, "deleting"));
+        assert_eq!(value(&cache, "a"), None);
+        assert!(!cache.own_write_pending(&key("a")));
+    }
+
+    #[test]
+    fn an_awaited_change_asks_for_a_decision_whatever_it_is_and_once() {
+        let cache = cache();
+        cache.applied(&key("a"), entry("1", 5, "same"));
+        assert!(!cache.await_newer(&key("a"), 4), "a newer state is held already");
+        assert!(cache.await_newer(&key("a"), 5));
+        assert!(cache.applied(&key("a"), entry("1", 6, "same")));
+        assert!(!cache.applied(&key("a"), entry("1", 7, "same")));
     }
 
     #[test]

@@ -67,6 +67,11 @@ impl Cluster {
         Some(Workspace { key: key.clone(), uid: entry.uid, version: entry.version, object: entry.value })
     }
 
+    /// Asks for a decision as soon as the watch brings another state of the workspace; false when it has done so already.
+    pub fn await_newer(&self, workspace: &Workspace) -> bool {
+        self.caches.workspaces.await_newer(&workspace.key, workspace.version)
+    }
+
     /// Everything the caches know. What the operator remembers and what was asked live is filled in by the caller.
     ///
     /// # Errors

@@ -278,7 +278,7 @@ impl Worker {
     async fn run(mut self) {
         let Some(key) = self.key.clone() else { return };
         let pass = Pass::begin(&self.metrics);
-        let result = self.reconciler.reconcile(&key).await;
+        let result = self.reconciler.reconcile(&key, &|| self.queue.observing(&key)).await;
         let before = self.count_errors(&key, result.is_err());
         let pause = pass.end(&key, &result, before);
         self.key = None;

@@ -91,6 +91,11 @@ impl Queue {
         }
     }
 
+    /// The pass over this key looks at the caches now: what changed before needs no pass of its own.
+    pub fn observing(&self, key: &WorkspaceKey) {
+        self.lock().again.remove(key);
+    }
+
     /// The pass over this key is over; the next one is due after `pause`, or at once if something changed meanwhile.
     pub fn done(&self, key: WorkspaceKey, pause: Option<Duration>) {
         let mut state = self.lock();
@@ -145,6 +150,17 @@ mod tests {
         assert!(nothing_within(&queue, 60).await);
         queue.done(running, Some(Duration::from_secs(3600)));
         assert_eq!(timeout(Duration::from_secs(1), queue.next()).await.unwrap(), key("a"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_that_the_running_pass_has_seen_needs_no_pass_of_its_own() {
+        let queue = Queue::default();
+        queue.add(key("a"));
+        let running = queue.next().await;
+        queue.add(key("a"));
+        queue.observing(&running);
+        queue.done(running, None);
+        assert!(nothing_within(&queue, 3600).await);
     }
 
     #[tokio::test(start_paused = true)]

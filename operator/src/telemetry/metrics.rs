@@ -118,7 +118,8 @@ const START_BUCKETS: [f64; 9] = [1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 180.0, 60
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
-    reconciles: Family<OutcomeLabel, Histogram, fn() -> Histogram>,
+    reconciles: Family<OutcomeLabel, Counter>,
+    durations: Family<OutcomeLabel, Histogram, fn() -> Histogram>,
     calls: Family<CallLabels, Counter>,
     workspaces: Family<PhaseLabel, Gauge>,
     stops: Family<ReasonLabel, Counter>,
@@ -139,18 +140,20 @@ impl Metrics {
     /// Registers everything once.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("agent_workspace_operator");
-        let reconciles: Family<OutcomeLabel, Histogram, fn() -> Histogram> =
+        let durations: Family<OutcomeLabel, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(RECONCILE_BUCKETS));
         let starts = Histogram::new(START_BUCKETS);
-        let (calls, workspaces, stops) = (Family::default(), Family::default(), Family::default());
+        let (reconciles, calls) = (Family::default(), Family::default());
+        let (workspaces, stops) = (Family::default(), Family::default());
         let (watch_age, undecodable) = (Family::default(), Family::default());
         let (queue_depth, leader) = (Gauge::default(), Gauge::default());
         registry.register_with_unit(
             "reconcile_duration",
             "Time of one reconcile by outcome",
             Unit::Seconds,
-            reconciles.clone(),
+            durations.clone(),
         );
+        registry.register("reconciles", "Reconciles by outcome", reconciles.clone());
         registry.register("api_calls", "Calls to the API server by kind, verb and result", calls.clone());
         registry.register("workspaces", "Workspaces by phase; only the leader reports them", workspaces.clone());
         registry.register("stops", "Stopped workspaces by reason", stops.clone());
@@ -172,6 +175,7 @@ impl Metrics {
         Self {
             registry: Mutex::new(registry),
             reconciles,
+            durations,
             calls,
             workspaces,
             stops,
@@ -185,7 +189,13 @@ impl Metrics {
 
     /// One finished reconcile.
     pub fn reconciled(&self, outcome: Outcome, took: Duration) {
-        self.reconciles.get_or_create(&OutcomeLabel { outcome }).observe(took.as_secs_f64());
+        self.reconciles.get_or_create(&OutcomeLabel { outcome }).inc();
+        self.durations.get_or_create(&OutcomeLabel { outcome }).observe(took.as_secs_f64());
+    }
+
+    /// Number of finished reconciles with this outcome.
+    pub fn reconciles(&self, outcome: Outcome) -> u64 {
+        self.reconciles.get(&OutcomeLabel { outcome }).map_or(0, |counter| counter.get())
     }
 
     /// One finished call to the API server.
