@@ -50,6 +50,13 @@ async function start(program, args, env = {}) {
   };
 }
 
+/** The server listens before it is ready and refuses until then. */
+async function startReady(program, args, env) {
+  const started = await start(program, args, env);
+  await until("the server is ready", async () => (await fetch(`${started.url}/ready`)).ok, 20_000);
+  return started;
+}
+
 /** The scripted model. */
 export async function startDouble(...args) {
   const double = await start(binary("MODEL_DOUBLE_BIN", "model-double"), ["--port", "0", ...args]);
@@ -78,7 +85,7 @@ export async function startServer(modelUrl, { env = {}, args = [] } = {}) {
   await mkdir(state);
   await writeFile(join(folder, "token"), `${TOKEN}\n`, { mode: 0o600 });
   await writeFile(join(folder, "key"), "scripted-key\n", { mode: 0o600 });
-  const launch = () => start(binary("AGENT_SERVER_BIN", "agent-server"), [workspace, "--port", "0", ...args], {
+  const launch = () => startReady(binary("AGENT_SERVER_BIN", "agent-server"), [workspace, "--port", "0", ...args], {
     HOME: folder,
     BORING_AGENT_MODE: "direct",
     BORING_AGENT_STATE_DIR: state,
