@@ -51,49 +51,68 @@ request_milliseconds() {
     echo $(($(date -d "$time" +%s%N) / 1000000))
 }
 
+readonly MEMBER='runAsUser: 1000, runAsGroup: 1000, fsGroup: 2000'
+readonly STRANGER='runAsUser: 1000, runAsGroup: 1000'
+
+# A claim and a pod that uses it, both ready. Each test has its own.
+# used_claim NAME SECURITY
+used_claim() {
+    { claim "$1"; pod_with_claim "$1" "$1" "$2"; } | k apply -f -
+    ready test "$1"
+}
+
+folder_of() { echo "$("$CLUSTER" path volumes --name "$NAME")/$(volume_of "$1")"; }
+
 test_volume_group() {
-    in_pod test writer sh -c 'echo text >/home/file && id -u && stat -c %g /home /home/file' | tr '\n' ' ' | grep '^1000 2000 2000 $'
+    used_claim grouped "$MEMBER"
+    expect '1000 2000 2000 ' "$(in_pod test grouped sh -c 'echo text >/home/file && id -u && stat -c %g /home /home/file' | tr '\n' ' ')"
 }
 
 test_volume_without_group() {
-    claim bare | k apply -f -
-    pod_with_claim stranger bare 'runAsUser: 1000, runAsGroup: 1000' | k apply -f -
-    ready test stranger
-    ! in_pod test stranger sh -c 'echo text >/home/file' || fail "it could write"
+    used_claim bare "$STRANGER"
+    ! in_pod test bare sh -c 'echo text >/home/file' || fail "it could write"
 }
 
 test_data_outlives_pod() {
-    k -n test delete pod writer
-    pod_with_claim reader home 'runAsUser: 1001, runAsGroup: 1001, fsGroup: 2000' | k apply -f -
+    used_claim lasting "$MEMBER"
+    in_pod test lasting sh -c 'echo text >/home/file'
+    k -n test delete pod lasting
+    pod_with_claim reader lasting 'runAsUser: 1001, runAsGroup: 1001, fsGroup: 2000' | k apply -f -
     ready test reader
     expect text "$(in_pod test reader cat /home/file)"
 }
 
 test_claim_grows() {
-    has_capacity() { [[ $(k -n test get pvc home -o 'jsonpath={.status.capacity.storage}') == "$1" ]]; }
-    k -n test patch pvc home -p '{"spec":{"resources":{"requests":{"storage":"200Mi"}}}}'
+    used_claim growing "$MEMBER"
+    in_pod test growing sh -c 'echo text >/home/file'
+    has_capacity() { [[ $(k -n test get pvc growing -o 'jsonpath={.status.capacity.storage}') == "$1" ]]; }
+    has_capacity 100Mi
+    k -n test patch pvc growing -p '{"spec":{"resources":{"requests":{"storage":"200Mi"}}}}'
     within 10 has_capacity 200Mi
-    expect 200Mi "$(k get pv "$(volume_of home)" -o 'jsonpath={.spec.capacity.storage}')"
-    expect text "$(in_pod test reader cat /home/file)"
+    expect 200Mi "$(k get pv "$(volume_of growing)" -o 'jsonpath={.spec.capacity.storage}')"
+    expect text "$(in_pod test growing cat /home/file)"
 }
 
 test_claim_deleted() {
     local folder
-    folder=$("$CLUSTER" path volumes --name "$NAME")/$(volume_of home)
+    used_claim deleted "$MEMBER"
+    in_pod test deleted sh -c 'echo text >/home/file'
+    folder=$(folder_of deleted)
     [[ -e $folder/file ]] || fail "$folder is not the volume"
-    k -n test delete pod reader
-    k -n test delete pvc home
+    k -n test delete pod deleted
+    k -n test delete pvc deleted
     gone() { [[ ! -e $folder ]]; }
     within 20 gone
 }
 
 test_volume_kept() {
     local volume folder
-    volume=$(volume_of bare)
-    folder=$("$CLUSTER" path volumes --name "$NAME")/$volume
+    used_claim kept "$MEMBER"
+    volume=$(volume_of kept)
+    folder=$(folder_of kept)
     k patch pv "$volume" -p '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'
-    k -n test delete pod stranger
-    k -n test delete pvc bare
+    k -n test delete pod kept
+    k -n test delete pvc kept
     within 10 volume_released "$volume"
     [[ -d $folder ]] || fail "the directory is gone"
     k delete pv "$volume"

@@ -70,9 +70,9 @@ load_pods() {
 }
 
 # Everything that a cluster could leave behind, in lines that can be compared.
-# Other clusters may run at the same time: what carries their name is left out.
+# Other clusters and programs may run at the same time: what is theirs is left out.
 machine_state() {
-    awk '{ print "mount", $5 }' /proc/self/mountinfo
+    awk '$5 ~ /agent-workspace|kubelet|containerd|netns|cni|var.log/ { print "mount", $5 }' /proc/self/mountinfo
     ip -o link show | awk -F': ' '$2 !~ /^awo/ { print "interface", $2 }'
     ip -o link show | grep -c "awo$(cat "/var/lib/agent-workspace-operator/clusters/$NAME/index" 2>/dev/null || echo none)[@:]" || true
     ip -4 route show | grep -v 'dev awo' || true
