@@ -27,7 +27,6 @@ use_name() {
     RECORDS=$DATA/processes
     PKI=$DATA/certificates
     KUBECONFIG_ADMIN=$DATA/kubeconfig
-    CGROUP=agent-workspace-$NAME
 }
 
 # wait_until SECONDS WHAT COMMAND...: polls, and explains when it takes longer.

@@ -121,7 +121,8 @@ cluster_stop_all() {
     for folder in "$STATE"/locks/*; do
         [[ ! -e $folder ]] || flock -n "$folder" true || return 0
     done
-    rm -rf --one-file-system "$STATE"
+    rm -rf --one-file-system "$STATE"/{clusters,indexes,locks,failed-*}
+    rmdir "$STATE" 2>/dev/null || true
 }
 
 # Removes the cluster whatever state it is in; used by stop and by start.

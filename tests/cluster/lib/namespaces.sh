@@ -79,6 +79,7 @@ cgroup_hierarchies() {
 # node's own processes. Prints the files by which a process joins that child.
 cgroup_create() {
     local hierarchy group file
+    touch "$DATA/cgroup-made"
     if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
         group=/sys/fs/cgroup/$CGROUP
         cp /sys/fs/cgroup/cgroup.subtree_control "$DATA/cgroup-subtree-control"
@@ -113,6 +114,7 @@ cgroup_delegate() {
 
 cgroup_remove() {
     local hierarchy group controller
+    [[ -e $DATA/cgroup-made ]] || return 0
     for hierarchy in $(cgroup_hierarchies); do
         [[ -d $hierarchy/$CGROUP ]] || continue
         # Children first. A group whose last process just ended may be busy for a moment.

@@ -32,6 +32,8 @@ use_index() {
     POD_NETWORK=10.$((200 + INDEX)).0.0/16
     POD_SUBNET=10.$((200 + INDEX)).0.0/24
     INTERFACE=awo$INDEX
+    # The index is free on this kernel, the name perhaps only in this root file system.
+    CGROUP=agent-workspace-$INDEX-$NAME
     if [[ $CONTROL_PLANE_ONLY == yes ]]; then
         ADDRESS=127.0.0.1 PORT=$((26440 + INDEX * 10))
     else
@@ -70,6 +72,8 @@ network_create() {
 # After the namespaces exist: the pair, its addresses, and the route to pods.
 network_connect() {
     ip link add "$INTERFACE" type veth peer name eth0 netns "$FIRST_PROCESS"
+    # From here on it is ours to remove; before, it could have been someone else's.
+    touch "$DATA/interface-made"
     ip address add "$HOST_ADDRESS/30" dev "$INTERFACE"
     ip link set "$INTERFACE" up
     enter ip link set lo up
@@ -85,10 +89,10 @@ network_connect() {
 
 network_remove() {
     [[ -r $DATA/index ]] || return 0
-    CONTROL_PLANE_ONLY=no use_index "$(<"$DATA/index")"
+    use_index "$(<"$DATA/index")"
     internet_close
     # It vanishes with the namespace, a moment later; here it is made sure.
-    ip link del "$INTERFACE" 2>/dev/null || true
+    [[ ! -e $DATA/interface-made ]] || ip link del "$INTERFACE" 2>/dev/null || true
 }
 
 # Lets pods out through the machine: forwarding, and its address instead of theirs.

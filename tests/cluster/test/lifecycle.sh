@@ -223,10 +223,10 @@ test_internet_rules() {
         fail "it did not start"
     fi
     expect 1 "$(cat /proc/sys/net/ipv4/ip_forward)"
-    expect 4 "$(iptables-save | grep -c "agent-workspace-$NAME")"
+    expect 4 "$(iptables-save | grep -cE "agent-workspace-[0-9]+-$NAME")"
     "$CLUSTER" stop --name "$NAME"
     expect "$before" "$(cat /proc/sys/net/ipv4/ip_forward)"
-    ! iptables-save | grep "agent-workspace-$NAME" || fail "rules remain"
+    ! iptables-save | grep -E "agent-workspace-[0-9]+-$NAME" || fail "rules remain"
 }
 
 test_stopped_twice() {

@@ -77,7 +77,7 @@ machine_state() {
     ip -o link show | grep -c "awo$(cat "/var/lib/agent-workspace-operator/clusters/$NAME/index" 2>/dev/null || echo none)[@:]" || true
     ip -4 route show | grep -v 'dev awo' || true
     iptables-save 2>/dev/null | grep -v -e '^#' -e '^:' || true
-    find /sys/fs/cgroup -type d -name "agent-workspace-$NAME*" -printf 'group %p\n'
+    find /sys/fs/cgroup -type d -name "agent-workspace-*-$NAME" -printf 'group %p\n'
     find /var/lib/agent-workspace-operator/clusters -maxdepth 1 -name "$NAME*" -printf 'folder %p\n' 2>/dev/null
     grep -ls "^$NAME" /var/lib/agent-workspace-operator/indexes/* 2>/dev/null || true
     echo "forwarding $(cat /proc/sys/net/ipv4/ip_forward)"
