@@ -9,6 +9,7 @@ use futures::future::join_all;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
 
 use super::chunk::{Chunk, NoticeLevel, OutputContent, StatusData, ToolOutput, True, object};
 use super::emit::Emitter;
@@ -42,6 +43,8 @@ pub struct ToolRunner {
     pub emitter: Emitter,
     /// Stop.
     pub stop: StopSignal,
+    /// Cancelled on stop and when the turn ends: what a call left running in the background ends then.
+    pub turn_over: CancellationToken,
     /// Keeps images.
     pub store_image: StoreImage,
 }
@@ -102,7 +105,7 @@ impl ToolRunner {
             workspace: Arc::clone(&self.workspace),
             sandbox: Arc::clone(&self.sandbox),
             progress: sender,
-            cancel: self.stop.token().child_token(),
+            cancel: self.turn_over.child_token(),
         };
         let tool = Arc::clone(tool);
         let mut task = AbortOnDrop(tokio::spawn(async move { tool.run(arguments, context).await }));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio_util::sync::DropGuard;
 
 use super::chunk::{Chunk, FinishReason, NoticeLevel, StepUsage, object};
 use super::emit::Emitter;
@@ -106,12 +107,15 @@ struct Turn<'a> {
     system: String,
     known_tools: HashSet<String>,
     totals: Totals,
+    /// Cancelled when this value goes, whatever the reason.
+    over: DropGuard,
 }
 
 impl<'a> Turn<'a> {
     fn new(harness: &'a TurnLoop, request: TurnRequest, emitter: Emitter, system: String) -> Self {
         let known_tools = harness.catalog.definitions().into_iter().map(|tool| tool.name).collect();
-        Self { harness, request, emitter, system, known_tools, totals: Totals::default() }
+        let over = request.stop.token().child_token().drop_guard();
+        Self { harness, request, emitter, system, known_tools, totals: Totals::default(), over }
     }
 
     async fn run(mut self) -> TurnEnd {
@@ -179,6 +183,7 @@ impl<'a> Turn<'a> {
                     sandbox: Arc::clone(&self.harness.sandbox),
                     emitter: self.emitter.clone(),
                     stop: self.request.stop.clone(),
+                    turn_over: self.over.token().clone(),
                     store_image: Arc::clone(&self.request.store_image),
                 };
                 let records = runner.run(calls).await;

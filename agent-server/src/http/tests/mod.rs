@@ -22,9 +22,13 @@ use tower::ServiceExt as _;
 use super::{App, AppState, router};
 use crate::activity::Activity;
 use crate::auth::Authenticator;
+use crate::catalog::ToolDefinition;
 use crate::config::{Arguments, Surroundings, resolve};
+use crate::harness::{Harness, TurnEnd, TurnEvent, TurnRequest};
+use crate::llm::KeyState;
 use crate::readiness::{ModelKey, Readiness};
 use crate::sandbox::{ExecEvent, ExecRequest, Isolation, IsolationKind, Sandbox, SandboxError};
+use crate::session::{SessionSettings, Sessions};
 use crate::shutdown::Shutdown;
 use crate::telemetry::Metrics;
 use crate::workspace::LocalWorkspace;
@@ -50,6 +54,36 @@ impl Sandbox for NoCommands {
     }
 
     async fn stop_all(&self) {}
+}
+
+/// Runs no turn: these tests are about files and the gate.
+struct NoTurns;
+
+#[async_trait::async_trait]
+impl Harness for NoTurns {
+    fn provider(&self) -> &'static str {
+        "none"
+    }
+
+    fn api(&self) -> &'static str {
+        "none"
+    }
+
+    fn key_state(&self) -> KeyState {
+        KeyState::Present
+    }
+
+    fn tools(&self) -> Vec<ToolDefinition> {
+        Vec::new()
+    }
+
+    async fn system_prompt(&self, _appended: Option<&str>) -> String {
+        String::new()
+    }
+
+    async fn run(&self, _request: TurnRequest, _events: mpsc::Sender<TurnEvent>) -> TurnEnd {
+        panic!("no turns in this test")
+    }
 }
 
 /// An application over a fresh folder.
@@ -107,9 +141,15 @@ impl Place {
         readiness.set_model_key(ModelKey::Accepted);
         readiness.set_started();
         let workspace = LocalWorkspace::open(&config.workspace_root, "/workspace").expect("opened");
+        let settings = SessionSettings {
+            state_dir: config.state_dir.clone(),
+            shown_root: "/workspace".into(),
+            default_model: "none".into(),
+        };
         let app = Arc::new(App {
             workspace: Arc::new(workspace),
             sandbox: Arc::new(NoCommands),
+            sessions: Sessions::open(settings, Arc::new(NoTurns)).expect("opened"),
             activity: Activity::new(|| 0),
             readiness: Arc::new(readiness),
             shutdown: Arc::new(Shutdown::default()),

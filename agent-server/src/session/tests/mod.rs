@@ -26,7 +26,7 @@ use crate::harness::TurnLoop;
 use crate::harness::prompt::PromptSettings;
 use crate::llm::{KeyState, Llm, LlmError, ModelEvent, ModelRequest, StopReason, ThinkingLevel, Usage};
 use crate::sandbox::{ExecEvent, ExecRequest, Isolation, IsolationKind, Sandbox, SandboxError};
-use crate::workspace::LocalWorkspace;
+use crate::workspace::{LocalWorkspace, WriteOptions};
 
 /// What the scripted model does next.
 #[derive(Debug, Clone)]
@@ -125,7 +125,7 @@ impl Sandbox for NoCommands {
 }
 
 /// `echo` returns its arguments; `make` reports progress and a changed file; `hang` waits until stopped; `break` panics;
-/// `fail` runs and fails.
+/// `fail` runs and fails; `leave` leaves something running that writes the file `ended` when it is told to end.
 struct TestTool(&'static str, Access);
 
 #[async_trait::async_trait]
@@ -157,6 +157,14 @@ impl Tool for TestTool {
             "hang" => {
                 context.cancel.cancelled().await;
                 Err(ToolFailure("was stopped".into()))
+            }
+            "leave" => {
+                tokio::spawn(async move {
+                    context.cancel.cancelled().await;
+                    let path = crate::workspace::WorkspacePath::parse("ended").expect("path");
+                    context.workspace.write(&path, "yes".into(), WriteOptions::default()).await.expect("written");
+                });
+                result("left".into(), false)
             }
             "break" => unreachable!("this tool is broken on purpose"),
             "fail" => result("it failed".into(), true),
@@ -211,6 +219,7 @@ fn open(state: &Path, workspace: &Path, script: &Arc<Script>) -> Arc<Sessions> {
         ("hang", Access::Read),
         ("break", Access::Read),
         ("fail", Access::Write),
+        ("leave", Access::Write),
     ]
     .map(|(name, access)| Arc::new(TestTool(name, access)) as Arc<dyn Tool>)
     .into();

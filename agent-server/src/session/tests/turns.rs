@@ -250,3 +250,20 @@ pub(super) async fn wait_for(turn: &ActiveTurn, kind: &str) {
     };
     assert!(tokio::time::timeout(Duration::from_secs(20), found).await.expect("in time"), "no {kind}");
 }
+
+#[tokio::test]
+async fn what_a_call_left_running_is_told_to_end_when_the_turn_ends_well() {
+    let bench = Bench::new(vec![
+        [call("toolu_A", "leave", "{}"), done(StopReason::ToolUse, 1, 1)].concat(),
+        [vec![Act::Wait(Duration::from_millis(50))], answer("Done.")].concat(),
+    ]);
+    let chunks = bench.ask("s", "u1", "Start it").await;
+    assert_eq!(chunks.last().expect("finish")["type"], "finish");
+    let file = bench.folder.path().join("workspace/ended");
+    let told = async {
+        while !file.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), told).await.expect("it is told");
+}
