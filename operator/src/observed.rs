@@ -38,6 +38,7 @@ impl Pass {
     ) -> Option<Duration> {
         match result {
             Ok(done) => {
+                tracing::debug!(workspace = %workspace, did = ?done.did, again = ?done.again, "a reconcile ended");
                 self.outcome = match done.did {
                     Did::Wrote => Outcome::Applied,
                     Did::Nothing => Outcome::Unchanged,

@@ -223,9 +223,9 @@ impl<V> Cache<V> {
         changed.extend(state.objects.keys().filter(|key| !fresh.contains_key(*key)).cloned());
         state.own_writes.retain(|key, version| fresh.get(key).is_some_and(|entry| entry.version < *version));
         state.seen = fresh.values().map(|entry| entry.version).fold(state.seen, u64::max);
-        changed.iter().for_each(|key| {
+        for key in &changed {
             state.awaited.remove(key);
-        });
+        }
         state.objects = fresh;
         changed.sort();
         changed

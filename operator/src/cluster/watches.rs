@@ -77,7 +77,14 @@ impl Caches {
                     freshness: Arc::clone(freshness),
                     metrics: Arc::clone(metrics),
                 };
-                tasks.spawn(watch.run::<$watched>(client.clone(), $project, changed.clone()));
+                let (changed, workspaces) = (changed.clone(), Arc::clone(&self.workspaces));
+                // Children without a workspace (a kept claim, leftovers) ask for nothing; its own arrival does.
+                let report = move |key| {
+                    if Kind::$kind == Kind::AgentWorkspace || workspaces.get(&key).is_some() {
+                        changed(key);
+                    }
+                };
+                tasks.spawn(watch.run::<$watched>(client.clone(), $project, report));
             };
         }
         watch!(AgentWorkspace, workspaces, None, DeserializeGuard<AgentWorkspace>, views::workspace);
