@@ -32,32 +32,45 @@ pub fn body(request: &ModelRequest) -> Value {
     body
 }
 
-/// Sets how the model thinks. Models that think by themselves are asked for a summary, since they show nothing else.
+/// Sets how the model thinks. Models that think by themselves are asked for a summary: they show nothing else, not even
+/// what they say between tool calls.
 fn think(body: &mut Value, request: &ModelRequest, budget: u32) {
-    let effort = match request.thinking {
-        ThinkingLevel::Off => None,
-        ThinkingLevel::Low => Some("low"),
-        ThinkingLevel::Medium => Some("medium"),
-        ThinkingLevel::High => Some("high"),
+    let style = known::thinking(&request.model);
+    let effort = match (request.thinking, style) {
+        (ThinkingLevel::Off, ThinkingStyle::Budget | ThinkingStyle::Adaptive { least: None }) => return,
+        (_, ThinkingStyle::Budget) => {
+            if budget >= MIN_THINKING_BUDGET {
+                body["thinking"] = json!({"type": "enabled", "budget_tokens": budget});
+            }
+            return;
+        }
+        (ThinkingLevel::Off, ThinkingStyle::Adaptive { least: Some(least) }) if least != "adaptive" => {
+            body["thinking"] = json!({"type": least});
+            return;
+        }
+        (ThinkingLevel::Off | ThinkingLevel::Low, ThinkingStyle::Adaptive { .. }) => "low",
+        (ThinkingLevel::Medium, ThinkingStyle::Adaptive { .. }) => "medium",
+        (ThinkingLevel::High, ThinkingStyle::Adaptive { .. }) => "high",
     };
-    match (known::thinking_style(&request.model), effort) {
-        (ThinkingStyle::Budget, Some(_)) if budget >= MIN_THINKING_BUDGET => {
-            body["thinking"] = json!({"type": "enabled", "budget_tokens": budget});
-        }
-        (ThinkingStyle::Budget, _) | (ThinkingStyle::AlwaysAdaptive, None) => {}
-        (ThinkingStyle::Adaptive, None) => body["thinking"] = json!({"type": "disabled"}),
-        (ThinkingStyle::Adaptive | ThinkingStyle::AlwaysAdaptive, Some(effort)) => {
-            body["thinking"] = json!({"type": "adaptive", "display": "summarized"});
-            body["output_config"] = json!({"effort": effort});
-        }
-    }
+    body["thinking"] = json!({"type": "adaptive", "display": "summarized"});
+    body["output_config"] = json!({"effort": effort});
 }
 
+/// The provider's own models hold arguments back until they are whole unless told to stream them; other servers of this
+/// wire are not bothered with the setting.
 fn tools(request: &ModelRequest) -> Value {
+    let eager = request.model.starts_with("claude-");
     let mut tools: Vec<Value> = request
         .tools
         .iter()
-        .map(|tool| json!({"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}))
+        .map(|tool| {
+            let mut value =
+                json!({"name": tool.name, "description": tool.description, "input_schema": tool.input_schema});
+            if eager {
+                value["eager_input_streaming"] = json!(true);
+            }
+            value
+        })
         .collect();
     if let Some(last) = tools.last_mut() {
         last["cache_control"] = json!({"type": "ephemeral"});
@@ -202,8 +215,10 @@ mod tests {
                 "thinking": {"type": "enabled", "budget_tokens": 4096},
                 "system": [{"type": "text", "text": "Be brief.", "cache_control": mark}],
                 "tools": [
-                    {"name": "bash", "description": "d", "input_schema": {"type": "object"}},
-                    {"name": "ls", "description": "e", "input_schema": {"type": "object"}, "cache_control": mark},
+                    {"name": "bash", "description": "d", "input_schema": {"type": "object"},
+                     "eager_input_streaming": true},
+                    {"name": "ls", "description": "e", "input_schema": {"type": "object"},
+                     "eager_input_streaming": true, "cache_control": mark},
                 ],
                 "messages": [
                     {"role": "user", "content": [{"type": "text", "text": "first", "cache_control": mark}]},
@@ -222,5 +237,35 @@ mod tests {
                 ],
             })
         );
+    }
+
+    #[test]
+    fn each_family_is_asked_to_think_in_its_own_way() {
+        let settings = |model: &str, thinking| {
+            let request = ModelRequest {
+                model: model.into(),
+                system: String::new(),
+                messages: Vec::new(),
+                tools: Vec::new(),
+                thinking,
+                cancel: CancellationToken::new(),
+            };
+            let body = body(&request);
+            (body["thinking"].clone(), body["output_config"].clone())
+        };
+        let adaptive = |effort| (json!({"type": "adaptive", "display": "summarized"}), json!({"effort": effort}));
+        let off = |word| (json!({"type": word}), Value::Null);
+        let budget = |tokens| (json!({"type": "enabled", "budget_tokens": tokens}), Value::Null);
+        let nothing = (Value::Null, Value::Null);
+        assert_eq!(settings("claude-opus-5-5", ThinkingLevel::High), adaptive("high"));
+        assert_eq!(settings("claude-opus-5-5", ThinkingLevel::Off), adaptive("low"));
+        assert_eq!(settings("claude-sonnet-5-5", ThinkingLevel::Medium), adaptive("medium"));
+        assert_eq!(settings("claude-sonnet-5-5", ThinkingLevel::Off), off("between_tools"));
+        assert_eq!(settings("claude-opus-4-8", ThinkingLevel::Off), off("disabled"));
+        assert_eq!(settings("claude-haiku-4-5", ThinkingLevel::Off), nothing);
+        assert_eq!(settings("claude-haiku-4-5", ThinkingLevel::Low), budget(4_096));
+        assert_eq!(settings("claude-next", ThinkingLevel::Off), nothing);
+        assert_eq!(settings("claude-next", ThinkingLevel::Low), adaptive("low"));
+        assert_eq!(settings("local-model", ThinkingLevel::Low), budget(4_096));
     }
 }
