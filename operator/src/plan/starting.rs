@@ -57,8 +57,15 @@ fn next_pod(situation: &Situation<'_>) -> Plan {
         return close(quiet(situation), Plan { requeue_at: Some(until), ..Plan::default() });
     }
     let pod = children::pod(situation.valid, &situation.observed.token_keys);
-    close(quiet(situation), Plan { create_pod: Some(pod), ..Plan::default() })
+    // An operator that was started anew does not know of the refusal: what the status says of it stays until the pod is there.
+    let told_refusal = REFUSED.iter().any(|reason| has_reason(situation.status(), ConditionType::Ready, *reason));
+    let draft = if told_refusal { situation.draft() } else { quiet(situation) };
+    close(draft, Plan { create_pod: Some(pod), ..Plan::default() })
 }
+
+/// What a refused child says in Ready.
+const REFUSED: [Reason; 4] =
+    [Reason::QuotaExceeded, Reason::PodSecurityViolation, Reason::Forbidden, Reason::InvalidChild];
 
 /// A child was refused; it is tried again when its time has come (see `lifecycle::on`), and the pod only when all others are there.
 fn refused(situation: &Situation<'_>, failure: &WriteFailure) -> Plan {

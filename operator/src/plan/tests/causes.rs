@@ -268,6 +268,11 @@ fn refused_children_are_told_apart_and_tried_again_later() {
         let retry = decide(&observed, at(10));
         assert!(retry.create_pod.is_some() && retry.status.is_none(), "tried again without a word");
         observed.write_failure = None;
+        let forgotten = decide(&observed, at(10));
+        assert!(
+            forgotten.create_pod.is_some() && forgotten.status.is_none(),
+            "a restart of the operator writes nothing"
+        );
         observed.pod = Seen::Ours(pending_pod(&observed, "pod-1", at(10)));
         step(&mut observed, at(10));
         assert!(conditions(&observed.workspace.status).contains(&"Reconciling=True/Starting".to_owned()));
