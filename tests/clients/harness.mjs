@@ -2,7 +2,7 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
@@ -17,9 +17,16 @@ function binary(variable, name) {
   return process.env[variable] ?? join(target, "debug", name);
 }
 
+/** What still runs ends with the tests, also when they are interrupted. */
+const children = new Set();
+process.on("exit", () => children.forEach((child) => child.kill("SIGKILL")));
+for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => process.exit(1));
+
 /** Runs a program whose first line of output is `listening on URL`. */
 async function start(program, args, env = {}) {
   const child = spawn(program, args, { env: { PATH: process.env.PATH, ...env }, stdio: ["ignore", "pipe", "pipe"] });
+  children.add(child);
+  child.once("exit", () => children.delete(child));
   const errors = [];
   child.stderr.on("data", (data) => errors.push(data));
   const log = () => Buffer.concat(errors).toString();
@@ -80,7 +87,6 @@ export async function startServer(modelUrl, { env = {}, args = [] } = {}) {
   const folder = await mkdtemp(join(tmpdir(), "agent-clients-"));
   const workspace = join(folder, "workspace");
   const state = join(folder, "state");
-  const { mkdir } = await import("node:fs/promises");
   await mkdir(workspace);
   await mkdir(state);
   await writeFile(join(folder, "token"), `${TOKEN}\n`, { mode: 0o600 });
@@ -97,7 +103,10 @@ export async function startServer(modelUrl, { env = {}, args = [] } = {}) {
     ...env,
   });
   const server = { folder, workspace, state };
-  Object.assign(server, await launch());
+  Object.assign(server, await launch().catch(async (error) => {
+    await rm(folder, { recursive: true, force: true });
+    throw error;
+  }));
   server.restart = async (signal = "SIGTERM") => {
     await server.kill(signal);
     const { restart, remove, request, json } = server;
