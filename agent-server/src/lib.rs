@@ -145,7 +145,7 @@ fn agent(
         prompt: PromptSettings {
             mode: config.mode.as_str().into(),
             network: true,
-            system_prompt_file: config.system_prompt_file.clone(),
+            configured: configured_prompt(config)?,
         },
     });
     let settings = SessionSettings {
@@ -162,6 +162,15 @@ fn agent(
         Box::pin(async move { sessions.stop_all(AbortReason::Shutdown).await })
     });
     Ok(sessions)
+}
+
+/// Text of the system prompt file. One that cannot be read ends the start: no turn runs without what it was told.
+fn configured_prompt(config: &Config) -> Result<Option<String>, StartError> {
+    let read = |path| {
+        std::fs::read_to_string(path)
+            .map_err(|error| StartError::Agent(format!("the system prompt file cannot be read: {}", error.kind())))
+    };
+    config.system_prompt_file.as_ref().map(read).transpose()
 }
 
 /// Looks for a key that comes or is exchanged while nobody chats; with a good key this reads nothing.

@@ -19,8 +19,8 @@ pub struct PromptSettings {
     pub mode: String,
     /// Whether commands reach the network.
     pub network: bool,
-    /// File with the configured text; read for each turn, so that a change counts at once.
-    pub system_prompt_file: Option<std::path::PathBuf>,
+    /// The configured text.
+    pub configured: Option<String>,
 }
 
 /// Builds the prompt as a turn gets it now.
@@ -34,17 +34,8 @@ pub async fn build(
     if let Some(text) = instructions(workspace).await {
         prompt.push_str(&text);
     }
-    if let Some(path) = &settings.system_prompt_file {
-        match tokio::fs::read_to_string(path).await {
-            Ok(text) if !text.trim().is_empty() => {
-                prompt.push_str("\n\n");
-                prompt.push_str(text.trim());
-            }
-            Ok(_) => {}
-            Err(error) => tracing::warn!(kind = ?error.kind(), "the system prompt file cannot be read"),
-        }
-    }
-    if let Some(text) = appended.filter(|text| !text.trim().is_empty()) {
+    for text in [settings.configured.as_deref(), appended].into_iter().flatten().filter(|text| !text.trim().is_empty())
+    {
         prompt.push_str("\n\n");
         prompt.push_str(text.trim());
     }
