@@ -203,6 +203,7 @@ fn model(config: &Config, readiness: &Arc<Readiness>) -> Result<Arc<dyn Llm>, St
         base_url: config.model.base_url.clone().unwrap_or_else(|| llm::anthropic::DEFAULT_BASE_URL.into()),
         key: ModelKeySource::new(source, Box::new(tell)),
         idle_timeout: None,
+        first_delay: None,
     })
     .map_err(|error| StartError::Agent(error.to_string()))?;
     Ok(Arc::new(anthropic))

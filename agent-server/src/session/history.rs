@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn a_call_without_a_result_gets_one_and_thinking_of_another_model_is_left_out() {
         let text = include_str!("../../tests/fixtures/minimal-session.jsonl");
-        let without_result: String = text.lines().take(3).map(|line| format!("{line}\n")).collect();
+        let without_result: String = text.split_inclusive('\n').take(3).collect();
         let read = Transcript::read(without_result.as_bytes());
         assert_eq!(
             conversation(&read.transcript, "anthropic", "other", &|_| None)[1..],

@@ -17,7 +17,7 @@ mod replay;
 mod retention;
 pub mod submit;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod transcript;
 mod turn;
 mod turn_end;

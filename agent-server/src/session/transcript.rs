@@ -200,7 +200,7 @@ mod tests {
             let lines = lines.count();
             assert_eq!(read.unreadable, 0);
             assert_eq!(read.transcript.entries().len(), lines.saturating_sub(1), "cut at {cut}");
-            assert_eq!(read.sound_bytes as usize, whole[..lines].iter().map(|line| line.len()).sum::<usize>());
+            assert_eq!(read.sound_bytes, whole[..lines].iter().map(|line| line.len() as u64).sum::<u64>());
         }
     }
 

@@ -1,10 +1,12 @@
 //! Tests of the router without a socket: one application over a fresh folder, requests by `oneshot`.
 
+mod chat;
 mod files;
 mod gate;
 mod lifecycle;
 mod listing;
 mod raw;
+mod sessions;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,13 +24,10 @@ use tower::ServiceExt as _;
 use super::{App, AppState, router};
 use crate::activity::Activity;
 use crate::auth::Authenticator;
-use crate::catalog::ToolDefinition;
 use crate::config::{Arguments, Surroundings, resolve};
-use crate::harness::{Harness, TurnEnd, TurnEvent, TurnRequest};
-use crate::llm::KeyState;
 use crate::readiness::{ModelKey, Readiness};
 use crate::sandbox::{ExecEvent, ExecRequest, Isolation, IsolationKind, Sandbox, SandboxError};
-use crate::session::{SessionSettings, Sessions};
+use crate::session::tests::Script;
 use crate::shutdown::Shutdown;
 use crate::telemetry::Metrics;
 use crate::workspace::LocalWorkspace;
@@ -56,40 +55,12 @@ impl Sandbox for NoCommands {
     async fn stop_all(&self) {}
 }
 
-/// Runs no turn: these tests are about files and the gate.
-struct NoTurns;
-
-#[async_trait::async_trait]
-impl Harness for NoTurns {
-    fn provider(&self) -> &'static str {
-        "none"
-    }
-
-    fn api(&self) -> &'static str {
-        "none"
-    }
-
-    fn key_state(&self) -> KeyState {
-        KeyState::Present
-    }
-
-    fn tools(&self) -> Vec<ToolDefinition> {
-        Vec::new()
-    }
-
-    async fn system_prompt(&self, _appended: Option<&str>) -> String {
-        String::new()
-    }
-
-    async fn run(&self, _request: TurnRequest, _events: mpsc::Sender<TurnEvent>) -> TurnEnd {
-        panic!("no turns in this test")
-    }
-}
-
 /// An application over a fresh folder.
 pub struct Place {
     dir: tempfile::TempDir,
     pub app: AppState,
+    /// What the model says.
+    pub script: Arc<Script>,
     router: Router,
 }
 
@@ -141,15 +112,12 @@ impl Place {
         readiness.set_model_key(ModelKey::Accepted);
         readiness.set_started();
         let workspace = LocalWorkspace::open(&config.workspace_root, "/workspace").expect("opened");
-        let settings = SessionSettings {
-            state_dir: config.state_dir.clone(),
-            shown_root: "/workspace".into(),
-            default_model: "none".into(),
-        };
+        let script = Arc::new(Script::default());
+        let sessions = crate::session::tests::open(&config.state_dir, &config.workspace_root, &script);
         let app = Arc::new(App {
+            sessions,
             workspace: Arc::new(workspace),
             sandbox: Arc::new(NoCommands),
-            sessions: Sessions::open(settings, Arc::new(NoTurns)).expect("opened"),
             activity: Activity::new(|| 0),
             readiness: Arc::new(readiness),
             shutdown: Arc::new(Shutdown::default()),
@@ -158,7 +126,7 @@ impl Place {
             started_at: Instant::now(),
             config,
         });
-        Self { dir, router: router(app.clone()), app }
+        Self { dir, router: router(app.clone()), app, script }
     }
 
     pub fn file(&self, path: &str) -> PathBuf {

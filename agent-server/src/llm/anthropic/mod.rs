@@ -15,7 +15,7 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use bytes::Bytes;
 use eventsource_stream::{Event, EventStreamError, Eventsource};
 use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use secrecy::{ExposeSecret, SecretString};
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +33,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// One call and three repetitions: about 0.5 + 1 + 2 s of waiting, doubled at most by jitter.
 const RETRIES: usize = 3;
+const FIRST_DELAY: Duration = Duration::from_millis(500);
 /// A longer pause asked by the provider is handed to the caller instead of waited for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// An error body longer than this is cut; it is only read for its kind and message.
@@ -49,6 +50,8 @@ pub struct AnthropicConfiguration {
     pub key: ModelKey,
     /// Longest silence; `None` is 90 s.
     pub idle_timeout: Option<Duration>,
+    /// Wait before the first repetition, doubled each time; `None` is 0.5 s.
+    pub first_delay: Option<Duration>,
 }
 
 /// A client of the Messages API.
@@ -61,6 +64,7 @@ struct Shared {
     url: String,
     key: ModelKey,
     idle_timeout: Duration,
+    first_delay: Duration,
 }
 
 impl Anthropic {
@@ -82,6 +86,7 @@ impl Anthropic {
                 url: format!("{base}/v1/messages"),
                 key: configuration.key,
                 idle_timeout: configuration.idle_timeout.unwrap_or(IDLE_TIMEOUT),
+                first_delay: configuration.first_delay.unwrap_or(FIRST_DELAY),
             }),
         })
     }
@@ -112,7 +117,7 @@ impl Llm for Anthropic {
             body: body.into(),
             cancel: request.cancel,
             delays: ExponentialBuilder::default()
-                .with_min_delay(Duration::from_millis(500))
+                .with_min_delay(self.shared.first_delay)
                 .with_max_delay(Duration::from_secs(8))
                 .with_max_times(RETRIES)
                 .with_jitter()
@@ -258,8 +263,13 @@ async fn connect(shared: &Shared, body: Bytes) -> Result<Events, LlmError> {
     if !is_stream {
         return Err(LlmError::Protocol("the answer is no event stream".into()));
     }
+    Ok(events(response.bytes_stream().map_err(|error| LlmError::Connection(without_url(error)))))
+}
+
+/// The events in a body, which is bounded.
+fn events(bytes: impl Stream<Item = Result<Bytes, LlmError>> + Send + 'static) -> Events {
     let mut received = 0;
-    let bytes = response.bytes_stream().map_err(|error| LlmError::Connection(without_url(error))).map(move |chunk| {
+    let bounded = bytes.map(move |chunk| {
         let chunk = chunk?;
         received += chunk.len();
         if received > MAX_STREAM_BYTES {
@@ -267,7 +277,7 @@ async fn connect(shared: &Shared, body: Bytes) -> Result<Events, LlmError> {
         }
         Ok(chunk)
     });
-    Ok(bytes.eventsource().boxed())
+    bounded.eventsource().boxed()
 }
 
 /// The body of an error answer.

@@ -8,7 +8,6 @@ use super::*;
 use crate::harness::AbortReason;
 use crate::harness::open_parts::OpenParts;
 use crate::llm::{AssistantBlock, ModelMessage};
-use crate::session::fold::Fold;
 
 /// Every call has exactly one result, right behind its message; the last message is the user's or a result.
 pub(super) fn assert_valid_conversation(messages: &[ModelMessage]) {
@@ -116,10 +115,8 @@ proptest! {
                 }
                 let seen = chunks(&turn).await;
                 assert_valid_stream(&schema, &seen);
-                let mut fold = Fold::default();
-                seen.iter().for_each(|chunk| fold.apply(&serde_json::from_value(chunk.clone()).expect("chunk")));
                 let messages = bench.messages("s").await;
-                assert_eq!(messages.last(), Some(&fold.message()), "history is what clients assembled");
+                assert_eq!(messages.last(), Some(&assembled(&seen)), "history is what clients assembled");
                 assert_eq!(messages.len(), 2 * (number + 1));
                 for request in bench.script.asked.lock().expect("no panic").iter() {
                     assert_valid_conversation(&request.messages);

@@ -30,7 +30,7 @@ use crate::workspace::{LocalWorkspace, WriteOptions};
 
 /// What the scripted model does next.
 #[derive(Debug, Clone)]
-pub(super) enum Act {
+pub(crate) enum Act {
     Event(ModelEvent),
     Fail(LlmError),
     Wait(Duration),
@@ -39,9 +39,10 @@ pub(super) enum Act {
 
 /// A model that plays a script, one list for each call, and keeps what it was asked.
 #[derive(Default)]
-pub(super) struct Script {
+pub(crate) struct Script {
     pub calls: Mutex<VecDeque<Vec<Act>>>,
     pub asked: Mutex<Vec<ModelRequest>>,
+    pub key_missing: std::sync::atomic::AtomicBool,
 }
 
 #[async_trait::async_trait]
@@ -55,7 +56,7 @@ impl Llm for Script {
     }
 
     fn key_state(&self) -> KeyState {
-        KeyState::Present
+        if self.key_missing.load(std::sync::atomic::Ordering::SeqCst) { KeyState::Missing } else { KeyState::Present }
     }
 
     async fn stream(
@@ -81,27 +82,27 @@ impl Llm for Script {
     }
 }
 
-pub(super) fn text(text: &str) -> Vec<Act> {
+pub(crate) fn text(text: &str) -> Vec<Act> {
     [ModelEvent::TextStart, ModelEvent::TextDelta(text.into()), ModelEvent::TextEnd].map(Act::Event).into()
 }
 
-pub(super) fn thinking(text: &str) -> Vec<Act> {
+pub(crate) fn thinking(text: &str) -> Vec<Act> {
     let end = ModelEvent::ThinkingEnd { signature: Some("SIG".into()), redacted: false };
     [ModelEvent::ThinkingStart, ModelEvent::ThinkingDelta(text.into()), end].map(Act::Event).into()
 }
 
-pub(super) fn call(id: &str, name: &str, arguments: &str) -> Vec<Act> {
+pub(crate) fn call(id: &str, name: &str, arguments: &str) -> Vec<Act> {
     let start = ModelEvent::ToolCallStart { id: id.into(), name: name.into() };
     [start, ModelEvent::ToolCallDelta(arguments.into()), ModelEvent::ToolCallEnd].map(Act::Event).into()
 }
 
-pub(super) fn done(reason: StopReason, input: u64, output: u64) -> Vec<Act> {
+pub(crate) fn done(reason: StopReason, input: u64, output: u64) -> Vec<Act> {
     let usage = Usage { input, output, cache_read: 0, cache_write: 0 };
     vec![Act::Event(ModelEvent::Done { reason, usage })]
 }
 
 /// The answer `text` as one call.
-pub(super) fn answer(words: &str) -> Vec<Act> {
+pub(crate) fn answer(words: &str) -> Vec<Act> {
     [text(words), done(StopReason::Stop, 10, 2)].concat()
 }
 
@@ -174,7 +175,7 @@ impl Tool for TestTool {
 }
 
 /// Sessions over a script in folders of their own.
-pub(super) struct Bench {
+pub(crate) struct Bench {
     pub script: Arc<Script>,
     pub sessions: Arc<Sessions>,
     pub folder: tempfile::TempDir,
@@ -212,7 +213,8 @@ impl Bench {
     }
 }
 
-fn open(state: &Path, workspace: &Path, script: &Arc<Script>) -> Arc<Sessions> {
+/// Sessions over a script with the test tools.
+pub(crate) fn open(state: &Path, workspace: &Path, script: &Arc<Script>) -> Arc<Sessions> {
     let tools: Vec<Arc<dyn Tool>> = [
         ("echo", Access::Read),
         ("make", Access::Write),
@@ -238,7 +240,7 @@ fn open(state: &Path, workspace: &Path, script: &Arc<Script>) -> Arc<Sessions> {
     Sessions::open(settings, Arc::new(harness)).expect("opens")
 }
 
-pub(super) fn submission(session: &str, id: &str, words: &str) -> Submission {
+pub(crate) fn submission(session: &str, id: &str, words: &str) -> Submission {
     let message = json!({"id": id, "role": "user", "parts": [{"type": "text", "text": words}]});
     Submission {
         session_id: session.into(),
@@ -252,7 +254,7 @@ pub(super) fn submission(session: &str, id: &str, words: &str) -> Submission {
 }
 
 /// All chunks of a turn from its first, up to its end.
-pub(super) async fn chunks(turn: &ActiveTurn) -> Vec<Value> {
+pub(crate) async fn chunks(turn: &ActiveTurn) -> Vec<Value> {
     let frames = tokio::time::timeout(Duration::from_secs(60), turn.log.follow(0).collect::<Vec<_>>()).await;
     let mut chunks = Vec::new();
     let mut last = 0;
@@ -273,8 +275,17 @@ pub(super) async fn chunks(turn: &ActiveTurn) -> Vec<Value> {
     chunks
 }
 
+/// The message that clients assemble from these chunks.
+pub(crate) fn assembled(chunks: &[Value]) -> Value {
+    let mut fold = super::fold::Fold::default();
+    for chunk in chunks {
+        fold.apply(&serde_json::from_value(chunk.clone()).expect("chunk"));
+    }
+    fold.message()
+}
+
 /// The kinds of persistent chunks, neighbours of one kind once.
-pub(super) fn kinds(chunks: &[Value]) -> Vec<&str> {
+pub(crate) fn kinds(chunks: &[Value]) -> Vec<&str> {
     let mut kinds: Vec<&str> = chunks
         .iter()
         .filter(|chunk| chunk.get("transient").is_none() && chunk.get("preliminary").is_none())
@@ -285,7 +296,7 @@ pub(super) fn kinds(chunks: &[Value]) -> Vec<&str> {
 }
 
 /// A session file's entries after its header.
-pub(super) fn lines(state: &Path, session: &str) -> Vec<Value> {
+pub(crate) fn lines(state: &Path, session: &str) -> Vec<Value> {
     let mut files = std::fs::read_dir(state.join("sessions")).expect("folder");
     let path = files
         .find_map(|entry| {

@@ -107,11 +107,6 @@ async fn a_finished_turn_replays_from_disk_and_later_from_its_message() {
     let bench = Bench::new(vec![[call("a", "make", "{}"), done(StopReason::ToolUse, 5, 5)].concat(), answer("done")]);
     let turn = bench.start(submission("s", "u1", "go")).await;
     let live = chunks(&turn).await;
-    let fold = |chunks: &[Value]| {
-        let mut fold = crate::session::fold::Fold::default();
-        chunks.iter().for_each(|chunk| fold.apply(&serde_json::from_value(chunk.clone()).expect("chunk")));
-        fold.message()
-    };
     let replay = |log: Arc<crate::session::turn_log::TurnLog>| async move {
         let turn = ActiveTurn {
             turn_id: log.turn_id().to_owned(),
@@ -123,12 +118,12 @@ async fn a_finished_turn_replays_from_disk_and_later_from_its_message() {
         chunks(&turn).await
     };
     let kept = replay(bench.sessions.turn_log("s", &turn.turn_id).await.expect("log").expect("there")).await;
-    assert_eq!(fold(&kept), fold(&live));
+    assert_eq!(assembled(&kept), assembled(&live));
     assert!(kept.iter().all(|chunk| chunk.get("transient").is_none() && chunk.get("preliminary").is_none()));
     std::fs::remove_dir_all(bench.state().join("turns")).expect("the logs have aged out");
     let made = replay(bench.sessions.turn_log("s", &turn.turn_id).await.expect("log").expect("there")).await;
-    assert_eq!(fold(&made), fold(&live));
-    assert_eq!(bench.messages("s").await[1], fold(&live));
+    assert_eq!(assembled(&made), assembled(&live));
+    assert_eq!(bench.messages("s").await[1], assembled(&live));
     assert!(bench.sessions.turn_log("s", "turn_x").await.expect("log").is_none());
     assert!(bench.sessions.turn_log("nowhere", "turn_x").await.expect("log").is_none());
 }
