@@ -141,6 +141,6 @@ async fn the_prompt_the_models_and_the_catalog_are_shown() {
     let catalog = place.get("/api/v1/agent/catalog").await.json();
     let names: Vec<&str> =
         catalog["tools"].as_array().expect("list").iter().filter_map(|tool| tool["name"].as_str()).collect();
-    assert_eq!(names, ["break", "echo", "fail", "hang", "make"]);
+    assert_eq!(names, ["break", "echo", "fail", "hang", "leave", "make"]);
     assert_eq!(catalog["tools"][0]["inputSchema"], json!({"type": "object"}));
 }
