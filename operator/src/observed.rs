@@ -14,6 +14,9 @@ use crate::{
     telemetry::{Metrics, Outcome},
 };
 
+/// A deadline that has passed when the pass ends is met a second later: should a decision name one in the past, that is no loop.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// Counts one pass when it is dropped: also one that was cut short.
 #[must_use]
 pub struct Pass {
@@ -44,7 +47,9 @@ impl Pass {
                     Did::Nothing => Outcome::Unchanged,
                     Did::Waits => Outcome::Waiting,
                 };
-                done.again.map(|again| Duration::try_from(again.duration_since(Timestamp::now())).unwrap_or_default())
+                done.again.map(|again| {
+                    Duration::try_from(again.duration_since(Timestamp::now())).unwrap_or_default().max(SHORTEST_PAUSE)
+                })
             }
             Err(error) => {
                 self.outcome = Outcome::Failed;

@@ -58,3 +58,6 @@ impl Cluster {
         &self.caches
     }
 }
+
+#[cfg(test)]
+mod tests;

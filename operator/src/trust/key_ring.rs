@@ -7,6 +7,7 @@ use ring::{
     rand::SystemRandom,
     signature::{Ed25519KeyPair, KeyPair as _},
 };
+use secrecy::{ExposeSecret, SecretSlice};
 use sha2::{Digest, Sha256};
 
 use super::{Scope, TrustError};
@@ -37,7 +38,7 @@ impl Stage {
     }
 }
 
-/// One Ed25519 key pair with what it may sign. Prints without its private part.
+/// One Ed25519 key pair with what it may sign. Prints without its private part, and wipes it when dropped.
 #[derive(Clone)]
 pub struct KeyPair {
     /// What it may sign.
@@ -47,7 +48,7 @@ pub struct KeyPair {
     /// Key id: the first 16 characters of the base64url SHA-256 of the public key (96 bits).
     pub id: String,
     public: Vec<u8>,
-    private: Vec<u8>,
+    private: SecretSlice<u8>,
 }
 
 impl fmt::Debug for KeyPair {
@@ -68,12 +69,12 @@ impl KeyPair {
             .map_err(|error| TrustError::UnreadableKey { name: data_key(scope, stage), cause: error.to_string() })?;
         let public = pair.public_key().as_ref().to_vec();
         let id = URL_SAFE_NO_PAD.encode(Sha256::digest(&public))[..16].to_owned();
-        Ok(Self { scope, stage, id, public, private: pkcs8.to_vec() })
+        Ok(Self { scope, stage, id, public, private: pkcs8.to_vec().into() })
     }
 
     /// The PKCS#8 document, for the signer alone.
     pub(super) fn private(&self) -> &[u8] {
-        &self.private
+        self.private.expose_secret()
     }
 }
 
