@@ -7,6 +7,7 @@ mod builtin;
 mod cause;
 mod children;
 mod config;
+mod end;
 mod endpoint;
 mod lifecycle;
 mod observed;

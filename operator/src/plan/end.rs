@@ -1,0 +1,96 @@
+//! How a pod ended when nobody asked it to: by itself, by its node, by somebody else.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::crd::{LastTermination, Reason, StartReason};
+
+use super::{PodPhase, PodView, cause::quote};
+
+/// Exit code of the server for a configuration that does not validate (docs/contract.md).
+const EXIT_CONFIG: i32 = 78;
+
+/// How a pod ended.
+pub(super) struct End {
+    pod_uid: Option<String>,
+    /// Word of the kubelet, or ours.
+    word: String,
+    exit_code: Option<i32>,
+    pub start: StartReason,
+    pub reason: Reason,
+    pub message: String,
+}
+
+impl End {
+    /// The pod is gone and nobody saw it go.
+    pub fn vanished(pod_uid: Option<String>) -> Self {
+        Self {
+            pod_uid,
+            word: "PodDeleted".to_owned(),
+            exit_code: None,
+            start: StartReason::PodDeleted,
+            reason: Reason::PodDeleted,
+            message: "the pod was deleted by somebody else; it is created again".to_owned(),
+        }
+    }
+
+    /// The pod is being deleted, and not by us.
+    pub fn taken_away(pod: &PodView) -> Self {
+        match &pod.disruption {
+            Some(message) => Self::disrupted(pod, message),
+            None => Self::vanished(Some(pod.uid.clone())),
+        }
+    }
+
+    fn disrupted(pod: &PodView, message: &str) -> Self {
+        Self {
+            pod_uid: Some(pod.uid.clone()),
+            word: pod.reason.clone().unwrap_or_else(|| "DisruptionTarget".to_owned()),
+            exit_code: pod.terminated.as_ref().map(|end| end.exit_code),
+            start: StartReason::NodeDrain,
+            reason: Reason::NodeDrain,
+            message: format!("the pod was taken away from its node, it is created again: {}", quote(message)),
+        }
+    }
+
+    /// The pod ended by itself.
+    pub fn of(pod: &PodView) -> Self {
+        if let Some(message) = &pod.disruption {
+            return Self::disrupted(pod, message);
+        }
+        let terminated = pod.terminated.as_ref();
+        let exit_code = terminated.map(|end| end.exit_code);
+        // The pod's own reason (Evicted) says more than what became of its container (Error).
+        let word = pod
+            .reason
+            .clone()
+            .or_else(|| terminated.and_then(|end| end.reason.clone()))
+            .unwrap_or_else(|| if pod.phase == PodPhase::Succeeded { "Completed" } else { "Error" }.to_owned());
+        let output = terminated.and_then(|end| end.message.as_deref());
+        let said = pod.message.as_deref().or(output).unwrap_or("no output");
+        let code = exit_code.map_or_else(String::new, |code| format!(" with exit code {code}"));
+        let (reason, message) = match (exit_code, word.as_str()) {
+            (Some(EXIT_CONFIG), _) => (
+                Reason::ConfigRejected,
+                format!("the agent server refuses its configuration; correct spec.agent: {}", tail(said)),
+            ),
+            (_, "OOMKilled") => (
+                Reason::OutOfMemory,
+                format!("the agent exceeded its memory limit; raise spec.resources.limits.memory: {}", tail(said)),
+            ),
+            _ => (Reason::Restarting, format!("the agent server ended{code} ({word}): {}", tail(said))),
+        };
+        Self { pod_uid: Some(pod.uid.clone()), word, exit_code, start: StartReason::Failure, reason, message }
+    }
+
+    pub fn record(&self, at: Time) -> LastTermination {
+        LastTermination { reason: self.word.clone(), exit_code: self.exit_code, at, pod_uid: self.pod_uid.clone() }
+    }
+}
+
+/// The end of a text is where the cause is.
+fn tail(text: &str) -> String {
+    const TAIL_BYTES: usize = 600;
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let start = text.ceil_char_boundary(text.len().saturating_sub(TAIL_BYTES));
+    if start == 0 { text } else { format!("…{}", &text[start..]) }
+}
