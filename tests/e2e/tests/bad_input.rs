@@ -36,7 +36,12 @@ fn merge(target: &mut Value, patch: Value) {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
             for (key, value) in patch {
-                merge(target.entry(key).or_insert(Value::Null), value);
+                // As in a merge patch, null removes.
+                if value.is_null() {
+                    target.remove(&key);
+                } else {
+                    merge(target.entry(key).or_insert(Value::Null), value);
+                }
             }
         }
         (target, patch) => *target = patch,
@@ -73,21 +78,36 @@ async fn a_wrong_image_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_impossible_size_is_said_to_be_unschedulable() {
-    expect("size", json!({"resources": {"requests": {"cpu": "4000"}}}), "Stalled", "Unschedulable", &["cpu"]).await;
+    expect(
+        "size",
+        json!({"resources": {"requests": {"cpu": "4000"}}}),
+        "Stalled",
+        "StartTimeout",
+        &["cpu", "spec.resources"],
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storage_class_that_does_not_exist_is_named() {
+    let storage = json!({"size": "1Gi", "storageClassName": "no-such-class", "ephemeral": null});
+    expect("class", json!({"storage": storage}), "StorageReady", "NoStorageClass", &["no-such-class"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_that_never_binds_is_named() {
-    let cluster = Cluster::default();
-    let namespace = cluster.namespace("bad").await.unwrap();
-    let workspace = Workspace::new(&cluster, &namespace, "volume");
-    let mut spec = spec();
-    spec["storage"] = json!({"size": "1Gi", "storageClassName": "no-such-class"});
-    workspace.apply(&spec).await.unwrap();
-    let object = workspace.wait_for("StorageReady", "False", Some("VolumePending")).await.unwrap();
-    let message = condition(&object, "StorageReady").unwrap()["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("no-such-class"), "{message}");
-    cluster.delete_namespace(&namespace).await.unwrap();
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "nobody-provisions"},
+        "provisioner": "example.com/nobody", "volumeBindingMode": "Immediate"});
+    Cluster::default().apply(&class.to_string()).await.unwrap();
+    let storage = json!({"size": "1Gi", "storageClassName": "nobody-provisions", "ephemeral": null});
+    expect(
+        "volume",
+        json!({"storage": storage}),
+        "StorageReady",
+        "VolumePending",
+        &["nobody-provisions", "kubectl describe pvc"],
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
