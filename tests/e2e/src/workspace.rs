@@ -12,6 +12,9 @@ use crate::cluster::{Cluster, PortForward, has_condition};
 /// Kind with its group, for `kubectl get`.
 pub const KIND: &str = "agentworkspaces.agents.boring.dev";
 
+/// Where the scripted model of a test cluster listens; `make test` and `make up` deploy it.
+pub const MODEL_URL: &str = "http://model-double.agent-demo.svc:8080";
+
 /// Image pull, scheduling, volume binding and start on a busy two-core machine: a start takes 2–5 s there, so a minute is ample.
 pub const START_LIMIT: Duration = Duration::from_secs(60);
 

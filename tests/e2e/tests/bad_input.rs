@@ -3,7 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use e2e::cluster::{Cluster, condition};
-use e2e::workspace::Workspace;
+use e2e::workspace::{MODEL_URL, Workspace};
 use serde_json::{Value, json};
 
 fn spec() -> Value {
@@ -54,6 +54,28 @@ async fn a_missing_secret_is_named() {
         json!([{"name": "model-key", "secretKeyRef": {"name": "agent-absent", "key": "token"}, "purpose": "ModelKey"}]);
     expect("secret", json!({"agent": {"credentials": credentials}}), "Stalled", "SecretNotFound", &["agent-absent"])
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_the_provider_rejects_is_told_by_chat_and_condition() {
+    let cluster = Cluster::default();
+    let namespace = cluster.namespace("bad").await.unwrap();
+    let secret = ["create", "secret", "generic", "agent-model", "-n", &namespace, "--from-literal=token=invalid-key"];
+    cluster.kubectl(&secret).await.unwrap();
+    let workspace = Workspace::new(&cluster, &namespace, "rejected");
+    let mut spec = spec();
+    let credential =
+        json!({"name": "model-key", "secretKeyRef": {"name": "agent-model", "key": "token"}, "purpose": "ModelKey"});
+    let model = json!({"provider": "anthropic", "id": "scripted-model", "baseUrl": MODEL_URL});
+    merge(&mut spec, json!({"agent": {"credentials": [credential], "model": model}}));
+    workspace.apply(&spec).await.unwrap();
+    workspace.wait_for("Ready", "True", Some("Running")).await.unwrap();
+    let turn = workspace.connect().await.unwrap().chat("s1", "Hello.").await.unwrap();
+    assert_eq!(turn.last_type(), Some("error"), "{:?}", turn.chunks);
+    // The operator asks a server of this age every 30 s; files and history go on working, so Ready stays True.
+    let object = workspace.wait_for("AgentReady", "False", Some("ModelKeyRejected")).await.unwrap();
+    assert_eq!(condition(&object, "Ready").unwrap()["status"], "True");
+    cluster.delete_namespace(&namespace).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,12 +4,9 @@
 
 use e2e::chat::Turn;
 use e2e::cluster::{Cluster, has_condition};
-use e2e::workspace::{Connection, START_LIMIT, Workspace};
+use e2e::workspace::{Connection, MODEL_URL, START_LIMIT, Workspace};
 use reqwest::Method;
 use serde_json::{Value, json};
-
-/// Where the scripted model of the test cluster listens; `make test` deploys it.
-const MODEL_URL: &str = "http://model-double.agent-demo.svc:8080";
 
 /// A namespace with the secret that holds a key the scripted model accepts.
 async fn namespace_with_key(cluster: &Cluster, prefix: &str) -> String {

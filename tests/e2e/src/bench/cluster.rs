@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 
 use super::{Figure, Goal, resident_mebibytes};
 use crate::cluster::{Cluster, OPERATOR_NAMESPACE};
-use crate::workspace::Workspace;
+use crate::workspace::{MODEL_URL, Workspace};
 
 /// Workspaces one after another, as the goal is stated.
 const WORKSPACES: usize = 20;
-const MODEL_URL: &str = "http://model-double.agent-demo.svc:8080";
 
 /// Name of the user that the operator's writes appear under in the audit log.
 const OPERATOR_USER: &str = "system:serviceaccount:agent-workspace-system:agent-workspace-operator";
