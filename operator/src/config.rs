@@ -19,7 +19,13 @@ const OPERATOR_LABEL: (&str, &str) = ("app.kubernetes.io/name", "agent-workspace
 #[derive(Args, Clone, Debug)]
 pub struct Place {
     /// Namespace of the operator: its Lease and its key Secret live there.
-    #[arg(long = "operator-namespace", env = "POD_NAMESPACE", default_value = "agent-workspace-system")]
+    // Named apart from `--namespace` of the commands that include this group: two arguments of one name are one to clap.
+    #[arg(
+        id = "operator_namespace",
+        long = "operator-namespace",
+        env = "POD_NAMESPACE",
+        default_value = "agent-workspace-system"
+    )]
     pub namespace: String,
 }
 
