@@ -54,8 +54,16 @@ impl Publisher {
         let rendered = self.render(object, event, now);
         let name = rendered.metadata.name.clone().unwrap_or_default();
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        if let Err(error) = self.write(&api, &name, &rendered, now).await {
-            tracing::warn!(namespace, event = %event.reason, error = &error as &dyn std::error::Error, "an event was not published");
+        match self.write(&api, &name, &rendered, now).await {
+            Ok(()) => {}
+            // Nobody reads the events of a namespace that goes away, and nothing is wrong.
+            Err(ClusterError::NamespaceTerminating { .. }) => {
+                tracing::debug!(namespace, event = %event.reason, "no event, the namespace is being deleted");
+            }
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(namespace, event = %event.reason, error, "an event was not published");
+            }
         }
     }
 
