@@ -30,6 +30,8 @@ pub struct Server {
     pub pid: u32,
     /// From process start to the first 200 of `/health`.
     pub started_in: Duration,
+    /// From process start to the first 200 of `/ready`.
+    pub ready_in: Duration,
     _child: Child,
     _folder: tempfile::TempDir,
 }
@@ -72,18 +74,23 @@ impl Server {
             tokio::time::timeout(Duration::from_secs(10), lines.next_line()).await??.context("the server ended")?;
         let base_url =
             line.strip_prefix("listening on ").with_context(|| format!("unexpected line {line:?}"))?.to_owned();
-        loop {
-            if client.get(format!("{base_url}/health")).send().await.is_ok_and(|response| response.status() == 200) {
-                break;
-            }
-            if begin.elapsed() > Duration::from_secs(10) {
-                bail!("no answer from /health within 10 s");
-            }
-        }
+        until_ok(client, &format!("{base_url}/health"), begin).await?;
         let started_in = begin.elapsed();
+        until_ok(client, &format!("{base_url}/ready"), begin).await?;
+        let ready_in = begin.elapsed();
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Ok(Self { base_url, pid, started_in, _child: child, _folder: folder })
+        Ok(Self { base_url, pid, started_in, ready_in, _child: child, _folder: folder })
     }
+}
+
+/// Asks without pause until a 200 comes.
+async fn until_ok(client: &Client, url: &str, begin: Instant) -> anyhow::Result<()> {
+    while !client.get(url).send().await.is_ok_and(|response| response.status() == 200) {
+        if begin.elapsed() > Duration::from_secs(10) {
+            bail!("no 200 from {url} within 10 s");
+        }
+    }
+    Ok(())
 }
 
 /// Requests per second and p99 in milliseconds, measured by `wrk`.
@@ -159,15 +166,17 @@ pub async fn run(binary: &Path) -> anyhow::Result<Vec<Figure>> {
     let model_url = model.base_url.clone();
     let mut figures = Vec::new();
 
-    let (mut starts, mut memory) = (Vec::new(), Vec::new());
+    let (mut starts, mut readies, mut memory) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..STARTS {
         let server = Server::start(binary, &client, &model_url).await?;
         starts.push(milliseconds(server.started_in));
+        readies.push(milliseconds(server.ready_in));
         // Memory is read when the start-up work has settled.
         tokio::time::sleep(Duration::from_millis(300)).await;
         memory.push(resident_mebibytes(server.pid)?);
     }
     figures.push(Figure::new("agent server: start to first 200", "ms", starts, Goal::MedianAtMost(50.0)));
+    figures.push(Figure::new("agent server: start to ready", "ms", readies, Goal::MedianAtMost(1000.0)));
     figures.push(Figure::new("agent server: idle memory", "MiB", memory, Goal::MaxAtMost(25.0)));
 
     let server = Server::start(binary, &client, &model_url).await?;

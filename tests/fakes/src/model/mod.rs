@@ -26,6 +26,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
+use axum::serve::ListenerExt as _;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
@@ -158,6 +159,9 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let (stopping, stopped) = oneshot::channel::<()>();
+    // Events are small and each counts at once, as with the provider; without this a second one waits 40 ms for the first
+    // one's acknowledgement. A socket that refuses is only slower.
+    let listener = listener.tap_io(|socket| drop(socket.set_nodelay(true)));
     let graceful = axum::serve(listener, router).with_graceful_shutdown(async move {
         stop.await;
         // The receiver lives as long as the select below.
