@@ -196,6 +196,11 @@ impl State {
     pub fn stop(&mut self) {
         self.phase = Phase::Stopping;
     }
+
+    /// Whether the drain is for good.
+    pub fn is_stopping(&self) -> bool {
+        self.phase == Phase::Stopping
+    }
 }
 
 /// The shared activity of one server.
@@ -263,6 +268,11 @@ impl Activity {
         let outcome = self.state().drain(Instant::now(), request, processes);
         self.changed.notify_waiters();
         outcome
+    }
+
+    /// Whether the drain is for good.
+    pub fn is_stopping(&self) -> bool {
+        self.state().is_stopping()
     }
 
     /// SIGTERM: drains for good.

@@ -38,7 +38,7 @@ use crate::sandbox::Sandbox;
 use crate::sandbox::direct::DirectSettings;
 use crate::serve::{ServeError, Signals};
 use crate::session::{SessionSettings, Sessions};
-use crate::shutdown::Shutdown;
+use crate::shutdown::{Closing, Shutdown};
 use crate::telemetry::Metrics;
 use crate::workspace::Workspace;
 
@@ -157,9 +157,13 @@ fn agent(
     let recovering = sessions.clone();
     tokio::spawn(async move { recovering.recover().await });
     let closing = sessions.clone();
-    shutdown.on_close("sessions", move || {
+    shutdown.on_close("sessions", move |why| {
         let sessions = closing.clone();
-        Box::pin(async move { sessions.stop_all(AbortReason::Shutdown).await })
+        let reason = match why {
+            Closing::Drain => AbortReason::Drain,
+            Closing::Shutdown => AbortReason::Shutdown,
+        };
+        Box::pin(async move { sessions.stop_all(reason).await })
     });
     Ok(sessions)
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns the budget and the list of closers. Must not know sessions: they register a closure.
 //!
-//! For the other parts: `shutdown.on_close("sessions", move || Box::pin(async move { … }))` once, at composition.
+//! For the other parts: `shutdown.on_close("sessions", move |why| Box::pin(async move { … }))` once, at composition.
 //! The closure must end every running turn with a marked abort and flush; it is cut off after [`CLOSE_BUDGET`].
 
 use std::sync::{Mutex, PoisonError};
@@ -33,7 +33,16 @@ pub fn turn_grace(stop_grace: Option<Duration>) -> Duration {
     whole_budget(stop_grace).saturating_sub(2 * CLOSE_BUDGET)
 }
 
-type Closer = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+/// Why running turns are closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closing {
+    /// The operator drains the workspace.
+    Drain,
+    /// The server ends.
+    Shutdown,
+}
+
+type Closer = Box<dyn Fn(Closing) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// What is called, in order of registration, to close running turns.
 #[derive(Default)]
@@ -43,15 +52,19 @@ pub struct Shutdown {
 
 impl Shutdown {
     /// Registers a closer; `name` is for the log.
-    pub fn on_close(&self, name: &'static str, closer: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) {
+    pub fn on_close(
+        &self,
+        name: &'static str,
+        closer: impl Fn(Closing) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) {
         self.closers.lock().unwrap_or_else(PoisonError::into_inner).push((name, Box::new(closer)));
     }
 
     /// Calls every closer at once, all of them within `budget`; one that takes longer is named in the log.
-    pub async fn close(&self, budget: Duration) {
+    pub async fn close(&self, why: Closing, budget: Duration) {
         let running: Vec<_> = {
             let closers = self.closers.lock().unwrap_or_else(PoisonError::into_inner);
-            closers.iter().map(|(name, closer)| (*name, closer())).collect()
+            closers.iter().map(|(name, closer)| (*name, closer(why))).collect()
         };
         let running = running.into_iter().map(|(name, future)| async move {
             if tokio::time::timeout(budget, future).await.is_err() {
@@ -68,7 +81,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use super::{Shutdown, turn_grace, whole_budget};
+    use super::{Closing, Shutdown, turn_grace, whole_budget};
 
     #[test]
     fn turns_get_the_grace_period_minus_reserve_and_closing_time() {
@@ -83,17 +96,17 @@ mod tests {
     async fn a_closer_that_hangs_does_not_keep_the_others_from_closing() {
         let closed = Arc::new(AtomicUsize::new(0));
         let shutdown = Shutdown::default();
-        shutdown.on_close("hangs", || Box::pin(std::future::pending()));
+        shutdown.on_close("hangs", |_| Box::pin(std::future::pending()));
         shutdown.on_close("closes", {
             let closed = closed.clone();
-            move || {
+            move |_| {
                 let closed = closed.clone();
                 Box::pin(async move {
                     closed.fetch_add(1, Ordering::SeqCst);
                 })
             }
         });
-        shutdown.close(Duration::from_secs(2)).await;
+        shutdown.close(Closing::Drain, Duration::from_secs(2)).await;
         assert_eq!(closed.load(Ordering::SeqCst), 1);
     }
 }

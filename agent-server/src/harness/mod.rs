@@ -90,8 +90,8 @@ pub struct TurnRequest {
     pub model: String,
     /// Thinking.
     pub thinking: ThinkingLevel,
-    /// Text appended to the system prompt for this turn.
-    pub system_prompt: Option<String>,
+    /// The system prompt.
+    pub system: String,
     /// The conversation, the new user message last.
     pub history: Vec<ModelMessage>,
     /// Ids of calls that the session holds already; a repeated one gets a suffix.

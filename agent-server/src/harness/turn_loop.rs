@@ -15,7 +15,7 @@ use super::prompt::{self, PromptSettings};
 use super::step::{Step, StepOutcome};
 use super::tools::ToolRunner;
 use super::{AssistantRecord, Harness, MessageEnd, ToolRecord, TurnEnd, TurnEvent, TurnRequest};
-use crate::catalog::{Catalog, ToolContent};
+use crate::catalog::{Catalog, ToolContent, ToolDefinition};
 use crate::llm::{InputBlock, KeyState, Llm, LlmError, ModelMessage, ModelRequest, StopReason, Usage, known};
 use crate::sandbox::Sandbox;
 use crate::workspace::Workspace;
@@ -94,8 +94,7 @@ impl Harness for TurnLoop {
     }
 
     async fn run(&self, request: TurnRequest, events: mpsc::Sender<TurnEvent>) -> TurnEnd {
-        let system = self.system_prompt(request.system_prompt.as_deref()).await;
-        Turn::new(self, request, Emitter(events), system).run().await
+        Turn::new(self, request, Emitter(events)).run().await
     }
 }
 
@@ -104,7 +103,8 @@ struct Turn<'a> {
     harness: &'a TurnLoop,
     request: TurnRequest,
     emitter: Emitter,
-    system: String,
+    conversation: Arc<Vec<ModelMessage>>,
+    tools: Vec<ToolDefinition>,
     known_tools: HashSet<String>,
     totals: Totals,
     /// Cancelled when this value goes, whatever the reason.
@@ -112,10 +112,12 @@ struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    fn new(harness: &'a TurnLoop, request: TurnRequest, emitter: Emitter, system: String) -> Self {
-        let known_tools = harness.catalog.definitions().into_iter().map(|tool| tool.name).collect();
+    fn new(harness: &'a TurnLoop, mut request: TurnRequest, emitter: Emitter) -> Self {
+        let tools = harness.catalog.definitions();
+        let known_tools = tools.iter().map(|tool| tool.name.clone()).collect();
+        let conversation = Arc::new(std::mem::take(&mut request.history));
         let over = request.stop.token().child_token().drop_guard();
-        Self { harness, request, emitter, system, known_tools, totals: Totals::default(), over }
+        Self { harness, request, emitter, conversation, tools, known_tools, totals: Totals::default(), over }
     }
 
     async fn run(mut self) -> TurnEnd {
@@ -138,9 +140,9 @@ impl<'a> Turn<'a> {
     async fn call_model(&mut self, number: u32) -> StepOutcome {
         let request = ModelRequest {
             model: self.request.model.clone(),
-            system: self.system.clone(),
-            messages: self.request.history.clone(),
-            tools: self.harness.catalog.definitions(),
+            system: self.request.system.clone(),
+            messages: Arc::clone(&self.conversation),
+            tools: self.tools.clone(),
             thinking: self.request.thinking,
             cancel: self.request.stop.token().child_token(),
         };
@@ -176,7 +178,9 @@ impl<'a> Turn<'a> {
                 Some(TurnEnd::Finished(finish_reason(reason)))
             }
             Ok(_) => {
-                self.request.history.push(ModelMessage::Assistant(blocks));
+                // The provider's adapter has let its share go by now, so nothing is copied.
+                let conversation = Arc::make_mut(&mut self.conversation);
+                conversation.push(ModelMessage::Assistant(blocks));
                 let runner = ToolRunner {
                     catalog: Arc::clone(&self.harness.catalog),
                     workspace: Arc::clone(&self.harness.workspace),
@@ -187,7 +191,7 @@ impl<'a> Turn<'a> {
                     store_image: Arc::clone(&self.request.store_image),
                 };
                 let records = runner.run(calls).await;
-                self.request.history.extend(records.into_iter().map(tool_message));
+                Arc::make_mut(&mut self.conversation).extend(records.into_iter().map(tool_message));
                 None
             }
         }

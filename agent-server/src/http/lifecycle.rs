@@ -16,7 +16,7 @@ use super::error::{ApiError, ApiResult, Code};
 use super::openapi::ErrorBody;
 use super::{App, AppState};
 use crate::activity::{ActivityReport, DrainRequest, MAX_DRAIN_SECONDS};
-use crate::shutdown::{CLOSE_BUDGET, turn_grace};
+use crate::shutdown::{CLOSE_BUDGET, Closing, turn_grace};
 
 /// The routes of this module.
 pub fn routes() -> OpenApiRouter<AppState> {
@@ -60,6 +60,7 @@ pub async fn close_turns(app: &App, grace: Duration) {
         tracing::warn!(?grace, "turns still run after their grace");
     }
     if app.activity.draining() {
-        app.shutdown.close(CLOSE_BUDGET).await;
+        let why = if app.activity.is_stopping() { Closing::Shutdown } else { Closing::Drain };
+        app.shutdown.close(why, CLOSE_BUDGET).await;
     }
 }

@@ -35,6 +35,7 @@ pub mod sse;
 pub mod starting;
 pub mod tree;
 pub mod upload;
+pub mod write_limit;
 
 use std::sync::Arc;
 use std::time::Instant;

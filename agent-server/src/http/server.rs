@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use super::write_limit::WriteLimit;
 use crate::telemetry::Metrics;
 
 /// Time for a whole request head, also the longest pause between two requests of a connection.
@@ -145,7 +146,10 @@ async fn connection(socket: TcpStream, switch: Arc<Switch>, stop: CancellationTo
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
-        .serve_connection(TokioIo::new(socket), service_fn(move |request| switch.router().oneshot(request)));
+        .serve_connection(
+            TokioIo::new(WriteLimit::new(socket)),
+            service_fn(move |request| switch.router().oneshot(request)),
+        );
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

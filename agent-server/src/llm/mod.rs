@@ -6,6 +6,7 @@ pub mod anthropic;
 pub mod key;
 pub mod known;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::BoxStream;
@@ -118,8 +119,8 @@ pub struct ModelRequest {
     pub model: String,
     /// System prompt.
     pub system: String,
-    /// Conversation.
-    pub messages: Vec<ModelMessage>,
+    /// Conversation; shared, as a long one holds megabytes of images.
+    pub messages: Arc<Vec<ModelMessage>>,
     /// Tools on offer.
     pub tools: Vec<ToolDefinition>,
     /// Thinking.

@@ -150,13 +150,20 @@ impl Disk {
             *self = Self::Absent;
             return Ok(());
         };
-        let (mut file, mut transcript) = SessionFile::open(&places.sessions.join(&name), id)?;
-        let closing = recover::close_open_turn(&transcript, id, places)?;
-        if !closing.is_empty() {
-            file.append(&text_of(&closing))?;
-            transcript.extend(closing);
-        }
+        let (file, transcript) = SessionFile::open(&places.sessions.join(&name), id)?;
         *self = Self::Loaded { file, name, transcript };
+        self.close_open_turn(id, places)
+    }
+
+    /// Closes a turn that has no end although it does not run. Only for callers that know that none runs. Blocks.
+    pub fn close_open_turn(&mut self, id: &str, places: &Places) -> Result<(), SessionError> {
+        if let Self::Loaded { file, transcript, .. } = self {
+            let closing = recover::close_open_turn(transcript, id, places)?;
+            if !closing.is_empty() {
+                file.append(&text_of(&closing))?;
+                transcript.extend(closing);
+            }
+        }
         Ok(())
     }
 

@@ -120,8 +120,13 @@ impl Sessions {
         let submission = check_rules(&session, submission).await?;
         let turn = new_turn(&session);
         reserve(&session, &turn).await?;
-        match self.store(&session, &turn, submission).await {
-            Ok(Stored { start, request }) => {
+        // The prompt is read while the message is written.
+        let appended = submission.system_prompt.clone();
+        let prompt = self.harness.system_prompt(appended.as_deref());
+        let (stored, system) = tokio::join!(self.store(&session, &turn, submission), prompt);
+        match stored {
+            Ok(Stored { start, mut request }) => {
+                request.system = system;
                 let metadata = start.metadata.clone();
                 let first = Chunk::Start { message_id: turn.message_id.clone(), message_metadata: metadata };
                 turn.log.push(&first);
@@ -153,7 +158,9 @@ impl Sessions {
                 if matches!(disk, Disk::Deleted) {
                     return Err(SessionError::NotFound(session.id.clone()));
                 }
-                let request_parts = (submission.thinking, submission.system_prompt.clone());
+                let thinking = submission.thinking;
+                // A turn whose end could not be stored is closed now; nothing else runs while this turn is reserved.
+                disk.close_open_turn(&session.id, &session.places)?;
                 let start = disk.write(&session.id, &session.places, |writer| {
                     sessions.write_start(writer, &session.id, &turn, submission, &model)
                 })?;
@@ -164,8 +171,8 @@ impl Sessions {
                 });
                 let request = TurnRequest {
                     model,
-                    thinking: request_parts.0,
-                    system_prompt: request_parts.1,
+                    thinking,
+                    system: String::new(),
                     history,
                     used_call_ids: transcript.call_ids(),
                     stop: turn.stop.clone(),

@@ -12,6 +12,7 @@ use tower::ServiceExt as _;
 use super::Place;
 use crate::config::Arguments;
 use crate::readiness::ModelKey;
+use crate::shutdown::Closing;
 
 #[tokio::test]
 async fn health_tells_version_and_pod() {
@@ -113,7 +114,8 @@ async fn turns_get_their_grace_and_are_then_closed() {
     let closed = Arc::new(AtomicUsize::new(0));
     place.app.shutdown.on_close("test", {
         let closed = closed.clone();
-        move || {
+        move |why| {
+            assert_eq!(why, Closing::Drain);
             let closed = closed.clone();
             Box::pin(async move {
                 closed.fetch_add(1, Ordering::SeqCst);

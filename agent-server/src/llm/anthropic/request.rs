@@ -156,6 +156,8 @@ fn tool_result(tool_call_id: &str, content: &[InputBlock], is_error: bool) -> Va
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -170,7 +172,7 @@ mod tests {
         let request = ModelRequest {
             model: "claude-sonnet-4-5".into(),
             system: "Be brief.".into(),
-            messages: vec![
+            messages: Arc::new(vec![
                 ModelMessage::User(vec![text("first")]),
                 ModelMessage::Assistant(vec![
                     AssistantBlock::Thinking {
@@ -195,7 +197,7 @@ mod tests {
                 ModelMessage::ToolResult { tool_call_id: "a".into(), content: vec![text("no")], is_error: true },
                 ModelMessage::ToolResult { tool_call_id: "b".into(), content: vec![text("")], is_error: false },
                 ModelMessage::User(vec![text("go on")]),
-            ],
+            ]),
             tools: vec![
                 ToolDefinition {
                     name: "bash".into(),
@@ -245,7 +247,7 @@ mod tests {
             let request = ModelRequest {
                 model: model.into(),
                 system: String::new(),
-                messages: Vec::new(),
+                messages: Arc::default(),
                 tools: Vec::new(),
                 thinking,
                 cancel: CancellationToken::new(),

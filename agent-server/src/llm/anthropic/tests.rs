@@ -50,7 +50,7 @@ fn request() -> ModelRequest {
     ModelRequest {
         model: "claude-x".into(),
         system: "Be brief.".into(),
-        messages: Vec::new(),
+        messages: Arc::default(),
         tools: Vec::new(),
         thinking: ThinkingLevel::Off,
         cancel: CancellationToken::new(),

@@ -139,3 +139,26 @@ async fn shutdown_closes_running_turns_with_a_mark() {
     assert_eq!(chunks.last(), Some(&json!({"type": "abort"})));
     assert!(bench.sessions.running().is_empty());
 }
+
+#[tokio::test]
+async fn what_another_program_appended_is_read_and_built_upon() {
+    let bench = Bench::new(vec![answer("one"), answer("two")]);
+    bench.ask("s", "u1", "hi").await;
+    let state = bench.state();
+    let file = std::fs::read_dir(state.join("sessions")).expect("folder").next().expect("file").expect("entry").path();
+    let last = lines(&state, "s").pop().expect("line");
+    let foreign = json!({"type": "message", "id": "0f0f0f0f", "parentId": last["id"], "timestamp": last["timestamp"],
+                         "message": {"role": "user", "content": "from pi", "timestamp": 1}});
+    let torn = "{\"type\":\"message\",\"id\":\"1a";
+    let text = std::fs::read_to_string(&file).expect("read");
+    std::fs::write(&file, format!("{text}{foreign}\n{torn}")).expect("write");
+    bench.ask("s", "u2", "more").await;
+    let lines = lines(&state, "s");
+    let at = lines.iter().position(|line| line["id"] == "0f0f0f0f").expect("kept");
+    assert_eq!(lines[at + 1]["parentId"], "0f0f0f0f");
+    let asked = bench.script.asked.lock().expect("no panic").last().expect("asked").messages.clone();
+    assert_eq!(asked[2], ModelMessage::User(vec![InputBlock::Text { text: "from pi".into() }]));
+    assert_eq!(asked.len(), 4);
+    let roles: Vec<Value> = bench.messages("s").await.iter().map(|message| message["role"].clone()).collect();
+    assert_eq!(roles, ["user", "assistant", "user", "user", "assistant"]);
+}

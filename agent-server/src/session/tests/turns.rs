@@ -124,7 +124,7 @@ async fn the_model_gets_thinking_with_its_signature_and_each_result_in_order() {
         result("b", "There is no tool named nothing."),
         result("c", "The arguments are no valid JSON: EOF while parsing a string at line 1 column 3."),
     ];
-    assert_eq!(asked[1].messages, expected, "within the turn");
+    assert_eq!(*asked[1].messages, expected, "within the turn");
     assert_eq!(asked[2].messages[..expected.len()], expected, "from the session file");
 }
 
