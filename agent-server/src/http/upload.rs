@@ -116,7 +116,7 @@ async fn store(
 
 async fn discard(workspace: &dyn Workspace, private: &WorkspacePath) {
     if let Err(error) = workspace.remove(private, false).await {
-        tracing::warn!(path = %private, %error, "an upload stays behind");
+        tracing::warn!(path = ?private, %error, "an upload stays behind");
     }
 }
 

@@ -170,7 +170,7 @@ pub fn from_io(error: &io::Error, path: &WorkspacePath) -> WorkspaceError {
         Some(errno) => from_errno(errno, path),
         None if error.kind() == io::ErrorKind::PermissionDenied => WorkspaceError::Escapes(path.clone()),
         None => {
-            tracing::warn!(%path, %error, "file operation failed");
+            tracing::warn!(?path, %error, "file operation failed");
             WorkspaceError::Io(path.clone())
         }
     }
@@ -192,7 +192,7 @@ pub fn from_errno(errno: Errno, path: &WorkspacePath) -> WorkspaceError {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => WorkspaceError::StorageFull,
         Errno::XDEV => WorkspaceError::Rejected(format!("{path}: source and target are on different file systems")),
         errno => {
-            tracing::warn!(%path, error = %errno, "file operation failed");
+            tracing::warn!(?path, error = %errno, "file operation failed");
             WorkspaceError::Io(path)
         }
     }

@@ -134,7 +134,7 @@ impl Search<'_> {
             self.matches = first_match;
         } else if let Err(error) = outcome {
             // A line over the limit, or a read error: the rest of the tree is still worth searching.
-            tracing::debug!(%path, %error, "a file was searched in part");
+            tracing::debug!(?path, %error, "a file was searched in part");
             self.found.truncated = true;
         } else if over {
             self.found.truncated = true;

@@ -18,8 +18,8 @@ use crate::workspace::{WorkspaceError, WorkspacePath};
 
 /// A rule file's first bytes that are read: 10,000 rules of 100 bytes.
 const MAX_RULE_BYTES: u64 = 1024 * 1024;
-/// Parsed rule files kept; a rule takes a few hundred bytes when it is a plain name.
-const MAX_CACHED: usize = 256;
+/// Parsed rule files kept: one with many globs takes up to a few hundred KiB.
+const MAX_CACHED: usize = 64;
 /// Later names win over earlier ones, as in ripgrep.
 const RULE_FILES: [&str; 2] = [".gitignore", ".ignore"];
 

@@ -65,7 +65,7 @@ async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, WorkspaceError> + Send + 'static,
 ) -> Result<T, WorkspaceError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
-        tracing::error!(%path, %error, "a file operation ended early");
+        tracing::error!(?path, %error, "a file operation ended early");
         Err(WorkspaceError::Io(path.clone()))
     })
 }

@@ -176,7 +176,7 @@ impl Drop for Temporary {
         if let Err(error) = unlinkat(&self.target.directory, &*self.name, AtFlags::empty())
             && error != Errno::NOENT
         {
-            tracing::warn!(path = %self.target.path, %error, "a temporary file stays behind");
+            tracing::warn!(path = ?self.target.path, %error, "a temporary file stays behind");
         }
     }
 }
