@@ -51,7 +51,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Registers a closer; `name` is for the log.
+    /// Registers a closer; `name` is for the log. It may be called more than once: by a drain and again at the end.
     pub fn on_close(
         &self,
         name: &'static str,

@@ -152,7 +152,12 @@ struct Detail {
     field: Option<String>,
     extras: Map<String, Value>,
     headers: HeaderMap,
+    defect: Option<String>,
 }
+
+/// What was behind a 500, for the log; the gate takes it off the response and logs it with the request id.
+#[derive(Debug, Clone)]
+pub struct Defect(pub String);
 
 /// Handler result.
 pub type ApiResult<T> = Result<T, ApiError>;
@@ -166,6 +171,7 @@ impl ApiError {
             field: None,
             extras: Map::new(),
             headers: HeaderMap::new(),
+            defect: None,
         }))
     }
 
@@ -176,8 +182,10 @@ impl ApiError {
 
     /// A defect: the detail goes to the log, the client sees only that the request id names it.
     pub fn internal(detail: impl std::fmt::Display) -> Self {
-        tracing::error!(%detail, "internal error");
-        Self::new(Code::Internal, "internal error; the server's log has the detail under this request id")
+        let mut error =
+            Self::new(Code::Internal, "internal error; the server's log has the detail under this request id");
+        error.0.defect = Some(detail.to_string());
+        error
     }
 
     /// Names the offending field.
@@ -237,6 +245,9 @@ impl IntoResponse for ApiError {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.extend(self.0.headers);
+        if let Some(detail) = self.0.defect {
+            response.extensions_mut().insert(Defect(detail));
+        }
         response
     }
 }

@@ -4,19 +4,19 @@
 //! Owns that order and the list of requests that do not count as use. Must not know what handlers do.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt as _;
-use tracing::Instrument as _;
 
 use super::auth::{self, Access};
-use super::error::{ApiError, Code};
+use super::error::{ApiError, Code, Defect};
 use super::{App, AppState};
 use crate::activity::WorkGuard;
 use crate::telemetry::{RequestLabels, Route, RouteLabels};
@@ -41,13 +41,16 @@ pub async fn gate(State(app): State<AppState>, request: Request, next: Next) -> 
     let mut response = match admit(&app, &route, &request) {
         Err(error) => error.into_response(),
         Ok(guard) => {
-            let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default(), method, route = &*route);
             // Held until the response head is made; streams report their own progress.
-            let response = AssertUnwindSafe(next.run(request).instrument(span)).catch_unwind().await;
+            let response = AssertUnwindSafe(next.run(request)).catch_unwind().await;
             drop(guard);
             response.unwrap_or_else(|_| ApiError::internal("a handler panicked").into_response())
         }
     };
+    if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
+        let detail = response.extensions_mut().remove::<Defect>().map(|defect| defect.0);
+        tracing::error!(id = ?id, method, route = &*route, detail, "answered with an internal error");
+    }
     finish_headers(response.headers_mut(), id);
     let labels = RequestLabels { route: Route(route.clone()), method, status: response.status().as_u16() };
     app.metrics.requests.get_or_create(&labels).inc();
@@ -94,16 +97,17 @@ fn counts_as_use(route: &str, headers: &HeaderMap) -> bool {
         && headers.get(BACKGROUND).is_none_or(|value| value.as_bytes() != b"1")
 }
 
-/// The caller's id if it is short and printable, else a new one.
+/// The caller's id if it is short and printable, else a new one: 16 random digits of this process and a count.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
+    static PROCESS: LazyLock<u64> = LazyLock::new(rand::random);
+    static COUNT: AtomicU64 = AtomicU64::new(0);
     let sound = |value: &&HeaderValue| {
         let bytes = value.as_bytes();
         !bytes.is_empty() && bytes.len() <= MAX_REQUEST_ID && bytes.iter().all(u8::is_ascii_graphic)
     };
     headers.get(REQUEST_ID).filter(sound).cloned().unwrap_or_else(|| {
-        let id = uuid::Uuid::now_v7();
-        let mut buffer = uuid::Uuid::encode_buffer();
-        HeaderValue::from_str(id.simple().encode_lower(&mut buffer)).expect("hexadecimal digits are a header value")
+        let id = format!("{:016x}{:016x}", *PROCESS, COUNT.fetch_add(1, Ordering::Relaxed));
+        HeaderValue::try_from(id).expect("hexadecimal digits are a header value")
     })
 }
 

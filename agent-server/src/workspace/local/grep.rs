@@ -94,7 +94,7 @@ impl Search<'_> {
         let cancel = self.cancel;
         let mut walk = Walk::new(root, cache, &walk_request, cancel)?;
         walk.run(|visited| {
-            if visited.name.kind != Kind::File || !visited.name.exact {
+            if visited.name.kind != Kind::File || !visited.name.is_exact() {
                 return Ok(ControlFlow::Continue(()));
             }
             match open_child_file(visited.directory, &visited.name.text) {

@@ -17,7 +17,7 @@ mod write;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -35,8 +35,13 @@ use super::{
     WriteOptions, Written,
 };
 
-/// An operation on the calling thread that took longer than this shows that storage is slow.
+/// An operation on the calling thread that took longer than this may show that storage is slow, or only that the
+/// thread had to wait for its turn on a busy processor.
 const SLOW: Duration = Duration::from_millis(5);
+/// So many slow ones in a row are no accident: a waiting thread loses its turn in about one operation of a hundred.
+const SLOW_IN_A_ROW: u32 = 3;
+/// One that took longer than this is no accident either.
+const STUCK: Duration = Duration::from_millis(200);
 /// How long operations then go to the blocking pool.
 const SLOW_FOR: Duration = Duration::from_secs(2);
 /// Entries whose metadata is read on the calling thread: 64 calls take about 50 µs.
@@ -50,6 +55,7 @@ pub struct LocalWorkspace {
     shown_root: String,
     walks: Arc<Semaphore>,
     born: Instant,
+    slow_in_a_row: AtomicU32,
     slow_until_ms: AtomicU64,
 }
 
@@ -79,6 +85,7 @@ impl LocalWorkspace {
             shown_root: shown_root.into(),
             walks: Arc::new(Semaphore::new(MAX_WALKS)),
             born: Instant::now(),
+            slow_in_a_row: AtomicU32::new(0),
             slow_until_ms: AtomicU64::new(0),
         })
     }
@@ -98,11 +105,24 @@ impl LocalWorkspace {
         }
         let started = Instant::now();
         let outcome = work(&self.shared, path);
-        if started.elapsed() > SLOW {
+        self.judge(started.elapsed());
+        outcome
+    }
+
+    /// Takes note of how long an operation took here.
+    fn judge(&self, took: Duration) {
+        if took <= SLOW {
+            if self.slow_in_a_row.load(Ordering::Relaxed) > 0 {
+                self.slow_in_a_row.store(0, Ordering::Relaxed);
+            }
+            return;
+        }
+        let slow = self.slow_in_a_row.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if slow >= SLOW_IN_A_ROW || took > STUCK {
+            self.slow_in_a_row.store(0, Ordering::Relaxed);
             let slow_for = u64::try_from(SLOW_FOR.as_millis()).unwrap_or(u64::MAX);
             self.slow_until_ms.store(self.now_ms().saturating_add(slow_for), Ordering::Relaxed);
         }
-        outcome
     }
 
     async fn blocking<T: Send + 'static>(

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use globset::{GlobBuilder, GlobMatcher};
-use rustix::fs::{AtFlags, OFlags, statat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
@@ -121,7 +121,7 @@ impl<'a> Walk<'a> {
                 return Ok(());
             }
             if directory
-                && name.exact
+                && name.is_exact()
                 && name.text != ".git"
                 && let Some(below) = self.descend(&levels, &name, path, ignored)?
             {
@@ -260,7 +260,7 @@ pub fn walk(
             more = true;
             return Ok(ControlFlow::Break(()));
         }
-        match statat(visited.directory, &*visited.name.raw, AtFlags::SYMLINK_NOFOLLOW) {
+        match visited.name.stat(visited.directory) {
             Ok(stat) => items.push(Entry {
                 path: visited.path,
                 kind: kind_of(&stat),

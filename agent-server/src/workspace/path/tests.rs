@@ -107,6 +107,17 @@ proptest! {
     }
 
     #[test]
+    fn joining_is_parsing_the_joined_text(text in path_like(), name in path_like()) {
+        if let Ok(parent) = WorkspacePath::parse(&text) {
+            let joined = if parent.is_root() { name.clone() } else { format!("{parent}/{name}") };
+            // An empty name is no name; everything else is read as if it had been written in one piece.
+            if !name.is_empty() {
+                prop_assert_eq!(parent.join(&name), WorkspacePath::parse(&joined));
+            }
+        }
+    }
+
+    #[test]
     fn a_child_has_its_parent(text in path_like(), name in "[a-z~$.]{1,8}") {
         if let Ok(parent) = WorkspacePath::parse(&text)
             && !matches!(&*name, "." | "..")
