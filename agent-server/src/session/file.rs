@@ -17,28 +17,30 @@ pub struct SessionFile {
 }
 
 impl SessionFile {
-    /// Makes a file with its first lines. It appears under its name only when it is whole and synced, so that no reader
-    /// ever meets a torn header.
+    /// Makes a file with its first lines. It appears under its name only when it is whole, so that no reader ever meets a
+    /// torn header. It is named before it is synced: the file system then brings content and name to disk in one go. A
+    /// machine that dies in between can leave a file without a header; nothing was acknowledged then, and
+    /// [`SessionFile::open`] removes it.
     pub fn create(folder: &Path, name: &str, lines: &str) -> Result<Self, SessionError> {
         std::fs::create_dir_all(folder)?;
         let temporary = folder.join(format!("{name}.new"));
         let made = (|| {
             let mut file = OpenOptions::new().read(true).append(true).create_new(true).open(&temporary)?;
             file.write_all(lines.as_bytes())?;
-            file.sync_all()?;
             lock(&file, name)?;
             std::fs::rename(&temporary, folder.join(name))?;
+            file.sync_all()?;
             File::open(folder)?.sync_all()?;
             Ok(Self { file, size: lines.len() as u64 })
         })();
         if made.is_err() {
-            let _best_effort = std::fs::remove_file(&temporary);
+            let _best_effort = std::fs::remove_file(&temporary).or_else(|_| std::fs::remove_file(folder.join(name)));
         }
         made
     }
 
-    /// Opens, locks and reads a file; cuts a torn tail.
-    pub fn open(path: &Path, id: &str) -> Result<(Self, Transcript), SessionError> {
+    /// Opens, locks and reads a file; cuts a torn tail. A file without one whole line is removed and `None` returned.
+    pub fn open(path: &Path, id: &str) -> Result<Option<(Self, Transcript)>, SessionError> {
         let mut file = match OpenOptions::new().read(true).append(true).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -48,10 +50,15 @@ impl SessionFile {
         };
         lock(&file, id)?;
         let (read, size) = read_all(&mut file)?;
+        if read.sound_bytes == 0 {
+            tracing::warn!(session = id, bytes = size, "removing a session file without a whole line");
+            std::fs::remove_file(path)?;
+            return Ok(None);
+        }
         let mut opened = Self { file, size };
         opened.cut_tail(read.sound_bytes)?;
         warn_unreadable(id, &read);
-        Ok((opened, read.transcript))
+        Ok(Some((opened, read.transcript)))
     }
 
     /// Reads a file again when another hand has grown it; `None` when nothing changed.
@@ -162,7 +169,7 @@ mod tests {
         assert_eq!(SessionFile::open(&path, "abc").err(), Some(SessionError::Locked("abc".into())));
         drop(file);
         std::fs::OpenOptions::new().append(true).open(&path).and_then(|mut f| f.write_all(b"{\"torn")).expect("tear");
-        let (mut file, _) = SessionFile::open(&path, "abc").expect("open");
+        let (mut file, _) = SessionFile::open(&path, "abc").expect("open").expect("there");
         file.append("{\"type\":\"label\"}\n").expect("append");
         let text = std::fs::read_to_string(&path).expect("read");
         assert_eq!(text, "{\"type\":\"session\"}\n{\"type\":\"label\"}\n");

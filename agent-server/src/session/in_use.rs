@@ -150,7 +150,10 @@ impl Disk {
             *self = Self::Absent;
             return Ok(());
         };
-        let (file, transcript) = SessionFile::open(&places.sessions.join(&name), id)?;
+        let Some((file, transcript)) = SessionFile::open(&places.sessions.join(&name), id)? else {
+            *self = Self::Absent;
+            return Ok(());
+        };
         *self = Self::Loaded { file, name, transcript };
         self.close_open_turn(id, places)
     }
@@ -211,9 +214,20 @@ impl Disk {
     }
 }
 
+/// The file of a session that the index does not know. Names alone are read, as every new session comes here.
 fn find_file(folder: &Path, id: &str) -> Result<Option<String>, SessionError> {
-    let found = file::list(folder)?.into_iter().find(|(_, found, _)| found == id);
-    Ok(found.and_then(|(path, _, _)| path.file_name().map(|name| name.to_string_lossy().into_owned())))
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        if name.to_str().is_some_and(|name| file::id_in_name(name) == Some(id)) {
+            return Ok(Some(name.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(None)
 }
 
 impl Session {

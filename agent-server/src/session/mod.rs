@@ -101,6 +101,10 @@ impl Sessions {
             let bytes = std::fs::read(path)?;
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             let read = Transcript::read(&bytes);
+            if read.sound_bytes == 0 {
+                // Being made, or left by a machine that died; whoever opens it removes it.
+                continue;
+            }
             self.index.put(summarise(id, &name, *size, &read.transcript));
         }
         for (id, record) in known {
@@ -161,8 +165,8 @@ impl Sessions {
         if there { Ok(session) } else { Err(SessionError::NotFound(id.to_owned())) }
     }
 
-    /// A session, loaded, whether or not it has a file.
-    async fn load(self: &Arc<Self>, id: &str) -> Result<Arc<Session>, SessionError> {
+    /// A session, loaded or not.
+    fn in_use(&self, id: &str) -> Arc<Session> {
         let (session, idle) = {
             let mut open = self.lock();
             let idle = if open.contains_key(id) { Vec::new() } else { take_idle(&mut open) };
@@ -173,6 +177,12 @@ impl Sessions {
             // Dropping a large transcript takes its time.
             tokio::task::spawn_blocking(move || drop(idle));
         }
+        session
+    }
+
+    /// A session, loaded, whether or not it has a file.
+    async fn load(self: &Arc<Self>, id: &str) -> Result<Arc<Session>, SessionError> {
+        let session = self.in_use(id);
         let name = self.index.get(id).map(|record| record.file);
         let idle = session.active().is_none();
         session

@@ -88,8 +88,17 @@ fn plan(transcript: &Transcript, submission: &Submission) -> Result<Plan, Sessio
 
 /// What storing the submission gave.
 struct Stored {
+    session: Arc<Session>,
+    turn: Arc<ActiveTurn>,
     start: TurnData,
     request: TurnRequest,
+}
+
+/// How an attempt to begin a turn went.
+enum Attempt {
+    Stored(Box<Stored>),
+    /// Another turn has the session; the submission comes back.
+    Busy(Arc<ActiveTurn>, Box<Submission>),
 }
 
 impl Sessions {
@@ -116,71 +125,105 @@ impl Sessions {
         if key != KeyState::Present {
             return Err(SessionError::ModelUnavailable(key));
         }
-        let session = self.load(&submission.session_id).await?;
-        let submission = check_rules(&session, submission).await?;
-        let turn = new_turn(&session);
-        reserve(&session, &turn).await?;
         // The prompt is read while the message is written.
         let appended = submission.system_prompt.clone();
         let prompt = self.harness.system_prompt(appended.as_deref());
-        let (stored, system) = tokio::join!(self.store(&session, &turn, submission), prompt);
-        match stored {
-            Ok(Stored { start, mut request }) => {
-                request.system = system;
-                let metadata = start.metadata.clone();
-                let first = Chunk::Start { message_id: turn.message_id.clone(), message_metadata: metadata };
-                turn.log.push(&first);
-                turn.fold.lock().unwrap_or_else(std::sync::PoisonError::into_inner).apply(&first);
-                let start = TurnStart { sessions: self, session, turn: Arc::clone(&turn), data: start, guard };
-                tokio::spawn(turn::run(start, request));
-                Ok(turn)
-            }
-            Err(error) => {
-                session.release(&turn);
-                turn.log.abandon();
-                Err(error)
+        let (stored, system) = tokio::join!(self.reserve_and_store(submission), prompt);
+        let Stored { session, turn, start, mut request } = stored?;
+        request.system = system;
+        let first = Chunk::Start { message_id: turn.message_id.clone(), message_metadata: start.metadata.clone() };
+        turn.log.push(&first);
+        turn.fold.lock().unwrap_or_else(std::sync::PoisonError::into_inner).apply(&first);
+        let start = TurnStart { sessions: self, session, turn: Arc::clone(&turn), data: start, guard };
+        tokio::spawn(turn::run(start, request));
+        Ok(turn)
+    }
+
+    /// Takes the session's turn and stores the message; waits a little for a turn that is being stopped.
+    async fn reserve_and_store(self: &Arc<Self>, mut submission: Submission) -> Result<Stored, SessionError> {
+        let deadline = tokio::time::Instant::now() + WAIT_FOR_STOPPED;
+        loop {
+            let session = self.in_use(&submission.session_id);
+            let running = match self.try_store(&session, submission).await? {
+                Attempt::Stored(stored) => return Ok(*stored),
+                Attempt::Busy(running, back) => {
+                    submission = *back;
+                    running
+                }
+            };
+            let stopping = running.stop.reason().is_some();
+            let ended = session.wait_for_end(&running.turn_id);
+            if !stopping || tokio::time::timeout_at(deadline, ended).await.is_err() {
+                return Err(SessionError::TurnInProgress { turn_id: running.turn_id.clone() });
             }
         }
     }
 
-    /// Writes the user message and the turn's first line durably, and makes the model's view of the session.
-    async fn store(
+    /// One visit to the storage threads: checks the rules, takes the session's turn, writes the user message and the
+    /// turn's first line durably, and makes the model's view of the session.
+    async fn try_store(
         self: &Arc<Self>,
+        session: &Arc<Session>,
+        submission: Submission,
+    ) -> Result<Attempt, SessionError> {
+        let sessions = Arc::clone(self);
+        let name = self.index.get(&session.id).map(|record| record.file);
+        let shared = Arc::clone(session);
+        session
+            .with_disk(move |disk, session| {
+                if session.active().is_none() || !matches!(disk, Disk::Loaded { .. }) {
+                    disk.load(&session.id, name, &session.places)?;
+                }
+                // A repeated message is refused whether or not its turn still runs, so that the client can find it.
+                if let Some(transcript) = disk.transcript() {
+                    plan(transcript, &submission)?;
+                }
+                let turn = new_turn(session);
+                if let Err(running) = session.reserve(&turn) {
+                    return Ok(Attempt::Busy(running, Box::new(submission)));
+                }
+                match sessions.store(disk, &shared, &turn, submission) {
+                    Ok(stored) => Ok(Attempt::Stored(Box::new(stored))),
+                    Err(error) => {
+                        session.release(&turn);
+                        turn.log.abandon();
+                        Err(error)
+                    }
+                }
+            })
+            .await
+    }
+
+    /// Blocks. The caller holds the session's turn.
+    fn store(
+        self: &Arc<Self>,
+        disk: &mut Disk,
         session: &Arc<Session>,
         turn: &Arc<ActiveTurn>,
         submission: Submission,
     ) -> Result<Stored, SessionError> {
-        let sessions = Arc::clone(self);
-        let turn = Arc::clone(turn);
         let model = submission.model.clone().unwrap_or_else(|| self.settings.default_model.clone());
-        session
-            .with_disk(move |disk, session| {
-                if matches!(disk, Disk::Deleted) {
-                    return Err(SessionError::NotFound(session.id.clone()));
-                }
-                let thinking = submission.thinking;
-                // A turn whose end could not be stored is closed now; nothing else runs while this turn is reserved.
-                disk.close_open_turn(&session.id, &session.places)?;
-                let start = disk.write(&session.id, &session.places, |writer| {
-                    sessions.write_start(writer, &session.id, &turn, submission, &model)
-                })?;
-                sessions.index_loaded(disk, &session.id);
-                let transcript = disk.transcript().ok_or_else(|| SessionError::NotFound(session.id.clone()))?;
-                let history = history::conversation(transcript, sessions.harness.provider(), &model, &|image| {
-                    sessions.attachments.read_base64(&image.sha256)
-                });
-                let request = TurnRequest {
-                    model,
-                    thinking,
-                    system: String::new(),
-                    history,
-                    used_call_ids: transcript.call_ids(),
-                    stop: turn.stop.clone(),
-                    store_image: store_image(&sessions, &session.id),
-                };
-                Ok(Stored { start, request })
-            })
-            .await
+        let thinking = submission.thinking;
+        // A turn whose end could not be stored is closed now; nothing else runs while this turn is reserved.
+        disk.close_open_turn(&session.id, &session.places)?;
+        let start = disk.write(&session.id, &session.places, |writer| {
+            self.write_start(writer, &session.id, turn, submission, &model)
+        })?;
+        self.index_loaded(disk, &session.id);
+        let transcript = disk.transcript().ok_or_else(|| SessionError::NotFound(session.id.clone()))?;
+        let history = history::conversation(transcript, self.harness.provider(), &model, &|image| {
+            self.attachments.read_base64(&image.sha256)
+        });
+        let request = TurnRequest {
+            model,
+            thinking,
+            system: String::new(),
+            history,
+            used_call_ids: transcript.call_ids(),
+            stop: turn.stop.clone(),
+            store_image: store_image(self, &session.id),
+        };
+        Ok(Stored { session: Arc::clone(session), turn: Arc::clone(turn), start, request })
     }
 
     fn write_start(
@@ -260,18 +303,6 @@ impl Sessions {
     }
 }
 
-/// A repeated message is refused whether or not its turn still runs, so that the client can find it.
-async fn check_rules(session: &Arc<Session>, submission: Submission) -> Result<Submission, SessionError> {
-    session
-        .with_disk(move |disk, _| {
-            if let Some(transcript) = disk.transcript() {
-                plan(transcript, &submission)?;
-            }
-            Ok(submission)
-        })
-        .await
-}
-
 fn new_turn(session: &Session) -> Arc<ActiveTurn> {
     let turn_id = ids::new_id("turn");
     let log = TurnLog::new(&turn_id, session.places.turn_log(&session.id, &turn_id));
@@ -282,21 +313,6 @@ fn new_turn(session: &Session) -> Arc<ActiveTurn> {
         stop: StopSignal::default(),
         fold: std::sync::Mutex::default(),
     })
-}
-
-/// Takes the session's turn; waits a little for one that is being stopped.
-async fn reserve(session: &Session, turn: &Arc<ActiveTurn>) -> Result<(), SessionError> {
-    let deadline = tokio::time::Instant::now() + WAIT_FOR_STOPPED;
-    while let Err(running) = session.reserve(turn) {
-        let busy = SessionError::TurnInProgress { turn_id: running.turn_id.clone() };
-        if running.stop.reason().is_none() {
-            return Err(busy);
-        }
-        if tokio::time::timeout_at(deadline, session.wait_for_end(&running.turn_id)).await.is_err() {
-            return Err(busy);
-        }
-    }
-    Ok(())
 }
 
 fn store_image(sessions: &Arc<Sessions>, session_id: &str) -> StoreImage {

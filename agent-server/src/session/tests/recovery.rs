@@ -83,7 +83,10 @@ async fn a_session_file_cut_at_every_byte_opens_and_goes_on() {
     // Every border of a line and a spread of other places; each one is a process of its own.
     let borders = whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').flat_map(|(at, _)| [at, at + 1, at + 2]);
     let spread = (header..whole.len()).step_by(97);
-    for cut in borders.chain(spread).filter(|cut| (header..=whole.len()).contains(cut)) {
+    let before_the_header_is_whole = [0, 1, header - 1];
+    let cuts: std::collections::BTreeSet<usize> =
+        before_the_header_is_whole.into_iter().chain(borders).chain(spread).filter(|cut| *cut <= whole.len()).collect();
+    for cut in cuts {
         let state = bench.folder.path().join(format!("cut-{cut}"));
         std::fs::create_dir_all(state.join("sessions")).expect("folder");
         std::fs::write(state.join("sessions").join(path.file_name()), &whole[..cut]).expect("write");
