@@ -123,6 +123,21 @@ fn named_field(message: &str) -> Option<String> {
     rest.split('`').next().map(str::to_string)
 }
 
+/// Parameters in the path; one that is not UTF-8 gets the one error shape.
+#[derive(Debug)]
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match axum::extract::Path::<T>::from_request_parts(parts, state).await {
+            Ok(path) => Ok(Self(path.0)),
+            Err(rejection) => Err(ApiError::new(Code::ValidationError, format!("path: {}", rejection.body_text()))),
+        }
+    }
+}
+
 /// A query; faults name the parameter where the parser knows it.
 #[derive(Debug)]
 pub struct Query<T>(pub T);
@@ -131,6 +146,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
+        // The decoder would put replacement characters in place of what is not UTF-8: another name than the one meant.
+        let query = parts.uri.query().unwrap_or_default();
+        if percent_encoding::percent_decode_str(query).decode_utf8().is_err() {
+            return Err(ApiError::new(Code::ValidationError, "query: is not UTF-8 after percent-decoding"));
+        }
         match axum::extract::Query::<T>::try_from_uri(&parts.uri) {
             Ok(query) => Ok(Self(query.0)),
             Err(rejection) => {

@@ -3,7 +3,7 @@
 //! Owns the routes and the mapping of session errors. Must not know how turns run or are stored.
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::AppState;
-use super::body::{self, MAX_BODY, Query};
+use super::body::{self, MAX_BODY, Path, Query};
 use super::chat_body::{self, ChatBody};
 use super::error::{ApiError, ApiResult, Code};
 use super::openapi::ErrorBody;

@@ -137,6 +137,16 @@ pub fn if_match(headers: &HeaderMap) -> ApiResult<Option<String>> {
     Err(ApiError::invalid_field("If-Match", "needs one strong validator in quotes, or `*`"))
 }
 
+/// Whether `If-None-Match: *` asks for a new file. A list of validators has no use in a write, and a precondition is
+/// never passed over.
+pub fn must_be_absent(headers: &HeaderMap) -> ApiResult<bool> {
+    match headers.get(IF_NONE_MATCH).map(|value| value.as_bytes().trim_ascii()) {
+        None => Ok(false),
+        Some(b"*") => Ok(true),
+        Some(_) => Err(ApiError::invalid_field("If-None-Match", "a write takes only `*`")),
+    }
+}
+
 /// Body of `POST /files`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -201,7 +211,7 @@ async fn write_file(
     };
     let options = WriteOptions {
         create_dirs: body.create_dirs,
-        precondition: Precondition { mtime_ms: body.expected_mtime_ms, etag },
+        precondition: Precondition { mtime_ms: body.expected_mtime_ms, etag, absent: must_be_absent(&headers)? },
     };
     Ok(written_answer(app.workspace.write(&path, content, options).await?))
 }

@@ -189,7 +189,11 @@ async fn write_raw(
     }
     let options = WriteOptions {
         create_dirs: query.create_dirs,
-        precondition: Precondition { mtime_ms: None, etag: files::if_match(&headers)? },
+        precondition: Precondition {
+            mtime_ms: None,
+            etag: files::if_match(&headers)?,
+            absent: files::must_be_absent(&headers)?,
+        },
     };
     let written = app.workspace.write_stream(&path, body::stream(body).boxed(), MAX_UPLOAD, options).await;
     Ok(files::written_answer(written.map_err(files::upload_error)?))

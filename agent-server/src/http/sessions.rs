@@ -1,7 +1,7 @@
 //! Sessions, attachments, models and the catalog of tools. Owns those routes; must not know how sessions are stored.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE, ETAG};
 use axum::response::{IntoResponse, Response};
@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::AppState;
-use super::body::{JsonBody, Query};
+use super::body::{JsonBody, Path, Query};
 use super::error::{ApiError, ApiResult, Code};
 use super::openapi::ErrorBody;
 use crate::llm::{KeyState, known};

@@ -67,6 +67,8 @@ pub struct Precondition {
     pub mtime_ms: Option<i64>,
     /// Expected `ETag`; `*` means "must exist".
     pub etag: Option<String>,
+    /// Nothing must be there.
+    pub absent: bool,
 }
 
 /// Options of a write.

@@ -36,6 +36,53 @@ async fn an_unchanged_file_is_not_sent_again() {
 }
 
 #[tokio::test]
+async fn a_write_that_asks_for_a_new_file_never_replaces_one() {
+    let place = Place::new();
+    place.put("f", "mine");
+    let body = json!({"path": "f", "content": "theirs"}).to_string();
+    let json = |tag: &'static str| {
+        let request = Place::request("POST", "/api/v1/files").header("content-type", "application/json");
+        request.header("if-none-match", tag).body(Body::from(body.clone())).expect("request")
+    };
+    let raw = |tag: &'static str, name: &str| {
+        let request = Place::request("PUT", &format!("/api/v1/files/raw?path={name}")).header("if-none-match", tag);
+        request.body(Body::from("theirs")).expect("request")
+    };
+    assert_eq!(place.send(json("*")).await.error(), (409, "conflict".into()));
+    assert_eq!(place.send(raw("*", "f")).await.error(), (409, "conflict".into()));
+    for request in [json("\"abc\""), raw("\"abc\"", "f")] {
+        assert_eq!(place.send(request).await.error(), (400, "validation_error".into()));
+    }
+    assert_eq!(std::fs::read(place.file("f")).expect("read"), b"mine");
+    assert_eq!(place.send(raw("*", "new")).await.status, 200);
+    assert_eq!(std::fs::read(place.file("new")).expect("read"), b"theirs");
+}
+
+#[tokio::test]
+async fn parameters_that_are_not_utf_8_get_the_one_error_shape_and_touch_no_other_name() {
+    let place = Place::new();
+    let invalid = (400, "validation_error".to_string());
+    for route in [
+        "/api/v1/agent/sessions/%ff",
+        "/api/v1/agent/sessions/%ff/changes",
+        "/api/v1/agent/sessions/%ff/system-prompt",
+        "/api/v1/agent/sessions/%ff/transcript",
+        "/api/v1/agent/chat/%ff/messages",
+        "/api/v1/agent/chat/%ff/stream",
+        "/api/v1/agent/chat/s/%ff",
+        "/api/v1/agent/attachments/%ff",
+        "/api/v1/stat?path=a%ffb",
+        "/api/v1/tree?path=%c0%ae%c0%ae",
+        "/api/v1/files/search?q=%ff",
+    ] {
+        assert_eq!(place.get(route).await.error(), invalid, "{route}");
+    }
+    let write = Place::request("PUT", "/api/v1/files/raw?path=a%ffb").body(Body::from("x")).expect("request");
+    assert_eq!(place.send(write).await.error(), invalid);
+    assert_eq!(std::fs::read_dir(place.file("")).expect("listed").count(), 0);
+}
+
+#[tokio::test]
 async fn binary_content_is_refused_as_text_and_given_in_base64() {
     let place = Place::new();
     for (name, content) in [("bin.png", &b"\x89PNG\0"[..]), ("latin", b"\xe9t\xe9"), ("nul", b"a\0b")] {

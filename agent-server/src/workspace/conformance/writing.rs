@@ -16,7 +16,7 @@ fn with(precondition: Precondition) -> WriteOptions {
 }
 
 fn if_etag(etag: &str) -> WriteOptions {
-    with(Precondition { mtime_ms: None, etag: Some(etag.into()) })
+    with(Precondition { etag: Some(etag.into()), ..Precondition::default() })
 }
 
 async fn write(
@@ -69,9 +69,9 @@ pub async fn a_precondition_that_fails_changes_nothing_and_tells_what_is_there(s
     let there = subject.workspace.stat(&path("f")).await.expect("stat");
     assert_eq!(there.etag.as_ref(), Some(&second.etag));
     assert_eq!(stale, WorkspaceError::Conflict { path: path("f"), current: Some(Box::new(there)) });
-    let by_time = Precondition { mtime_ms: Some(second.mtime_ms - 1), etag: None };
+    let by_time = Precondition { mtime_ms: Some(second.mtime_ms - 1), ..Precondition::default() };
     assert!(matches!(write(subject, "f", "x", with(by_time)).await, Err(WorkspaceError::Conflict { .. })));
-    let by_right_time = Precondition { mtime_ms: Some(second.mtime_ms), etag: None };
+    let by_right_time = Precondition { mtime_ms: Some(second.mtime_ms), ..Precondition::default() };
     write(subject, "f", "four", with(by_right_time)).await.expect("it holds");
     write(subject, "f", "five", if_etag("*")).await.expect("it exists");
     let missing = write(subject, "none", "x", if_etag("*")).await.expect_err("missing");

@@ -12,7 +12,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use rustix::fs::{AtFlags, Mode, OFlags, Stat as RawStat, fchmod, openat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RenameFlags, Stat as RawStat, fchmod, openat, renameat_with, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 use super::confine::{Root, from_errno, from_io, kind_of, open_child_file, require_regular, stat_of};
@@ -95,7 +97,7 @@ impl Target {
         let etag_fits = wanted.etag.as_ref().is_none_or(|wanted| {
             current.as_ref().is_some_and(|stat| wanted == "*" || stat.etag.as_ref() == Some(wanted))
         });
-        if mtime_fits && etag_fits {
+        if mtime_fits && etag_fits && !(wanted.absent && existing.is_some()) {
             return Ok(());
         }
         Err(WorkspaceError::Conflict { path: self.path.clone(), current: current.map(Box::new) })
@@ -155,7 +157,9 @@ impl Temporary {
         if let Some(stat) = &existing {
             fchmod(&self.file, Mode::from_raw_mode(stat.st_mode & 0o7777)).map_err(fail)?;
         }
-        renameat(&target.directory, &*self.name, &target.directory, &*target.name).map_err(fail)?;
+        // The system decides once more whether the name is free: commands take no lock.
+        let flags = if precondition.absent { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        renameat_with(&target.directory, &*self.name, &target.directory, &*target.name, flags).map_err(fail)?;
         self.renamed = true;
         // After the rename, since that changes the inode's change time.
         let stat = stat_of(&self.file, &self.target.path)?;
