@@ -18,10 +18,23 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The name begins like the workspace's own temporary files, which are never listed.
 const PROBE_PREFIX: &str = ".boring-agent-tmp-probe-";
 
+/// Makes the folders that are missing; only the server's user gets in.
+pub fn make_private_dir(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Options of a new file that only the server's user can read. Conversations hold whatever users and files say, and
+/// the folder of the state may be one that others can enter.
+pub fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}
+
 /// Writes, syncs and removes a file.
 pub fn probe(folder: &Path) -> io::Result<()> {
     let path = folder.join(format!("{PROBE_PREFIX}{}", std::process::id()));
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    let mut file = private_file().write(true).create(true).truncate(true).open(&path)?;
     let written = file.write_all(b"probe").and_then(|()| file.sync_all());
     let removed = fs::remove_file(&path);
     written.and(removed)
@@ -35,7 +48,7 @@ pub async fn until_writable(folders: &[(&'static str, PathBuf)], readiness: &Rea
         for (name, folder) in folders {
             let folder = folder.clone();
             let work = move || {
-                DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+                make_private_dir(&folder)?;
                 probe(&folder)
             };
             let probed = tokio::time::timeout(PROBE_TIMEOUT, tokio::task::spawn_blocking(work)).await;

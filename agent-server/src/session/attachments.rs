@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
 use super::entry::KeptImage;
+use crate::storage::{make_private_dir, private_file};
 
 /// Files of one message.
 pub const MAX_FILES: usize = 20;
@@ -42,7 +43,7 @@ impl Attachments {
     pub fn keep(&self, session_id: &str, name: &str, bytes: &[u8]) -> std::io::Result<KeptImage> {
         let sha256 = hex(&Sha256::digest(bytes));
         let folder = self.root.join(&sha256);
-        std::fs::create_dir_all(&folder)?;
+        make_private_dir(&folder)?;
         let data = folder.join("data");
         if std::fs::metadata(&data).map_or(0, |found| found.len()) != bytes.len() as u64 {
             let temporary = folder.join(format!("data.{}", uuid::Uuid::now_v7().simple()));
@@ -52,7 +53,7 @@ impl Attachments {
                 return Err(error);
             }
         }
-        std::fs::File::create(folder.join(reference(session_id)))?;
+        private_file().write(true).create(true).truncate(true).open(folder.join(reference(session_id)))?;
         Ok(KeptImage { sha256, media_type: sniff(bytes).to_owned(), name: clean_name(name), size: bytes.len() as u64 })
     }
 
@@ -131,7 +132,7 @@ fn clean_name(name: &str) -> String {
 
 fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write as _;
-    let mut file = std::fs::File::create(path)?;
+    let mut file = private_file().write(true).create_new(true).open(path)?;
     file.write_all(bytes)?;
     file.sync_data()
 }

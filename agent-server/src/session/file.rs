@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::SessionError;
 use super::transcript::{Read, Transcript};
+use crate::storage::{make_private_dir, private_file};
 
 /// A session file that this process writes.
 #[derive(Debug)]
@@ -22,10 +23,10 @@ impl SessionFile {
     /// machine that dies in between can leave a file without a header; nothing was acknowledged then, and
     /// [`SessionFile::open`] removes it.
     pub fn create(folder: &Path, name: &str, lines: &str) -> Result<Self, SessionError> {
-        std::fs::create_dir_all(folder)?;
+        make_private_dir(folder)?;
         let temporary = folder.join(format!("{name}.new"));
         let made = (|| {
-            let mut file = OpenOptions::new().read(true).append(true).create_new(true).open(&temporary)?;
+            let mut file = private_file().read(true).append(true).create_new(true).open(&temporary)?;
             file.write_all(lines.as_bytes())?;
             lock(&file, name)?;
             std::fs::rename(&temporary, folder.join(name))?;

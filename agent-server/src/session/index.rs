@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::harness::chunk::StepUsage;
+use crate::storage::private_file;
 
 /// What lists show of a session, and where its file is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -104,7 +105,7 @@ impl Index {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let file = match &mut *file {
             Some(file) => file,
-            none => none.insert(std::fs::OpenOptions::new().create(true).append(true).open(&self.path)?),
+            none => none.insert(private_file().create(true).append(true).open(&self.path)?),
         };
         file.write_all(format!("{line}\n").as_bytes())
     }
@@ -121,6 +122,6 @@ fn compact<'a>(path: &Path, records: impl Iterator<Item = &'a Record>) -> std::i
         text.push_str(&serde_json::to_string(record)?);
         text.push('\n');
     }
-    std::fs::write(&temporary, text)?;
+    private_file().write(true).create(true).truncate(true).open(&temporary)?.write_all(text.as_bytes())?;
     std::fs::rename(&temporary, path)
 }

@@ -75,7 +75,7 @@ impl Sessions {
             turns: settings.state_dir.join("turns"),
             shown_root: settings.shown_root.clone(),
         };
-        std::fs::create_dir_all(&places.sessions)?;
+        crate::storage::make_private_dir(&places.sessions)?;
         let sessions = Self {
             index: Index::open(settings.state_dir.join("session-index"))?,
             attachments: Attachments::new(settings.state_dir.join("attachments")),

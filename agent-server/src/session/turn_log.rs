@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::harness::chunk::Chunk;
+use crate::storage::{make_private_dir, private_file};
 
 /// Comment after this long without a chunk.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -217,9 +218,9 @@ impl TurnLog {
             return Ok(());
         }
         if let Some(folder) = self.path.parent() {
-            std::fs::create_dir_all(folder)?;
+            make_private_dir(folder)?;
         }
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&self.path)?;
+        let mut file = private_file().create(true).append(true).open(&self.path)?;
         file.write_all(&bytes)
     }
 

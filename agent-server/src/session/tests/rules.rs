@@ -26,6 +26,34 @@ async fn a_repeated_message_never_runs_twice_and_names_its_turn() {
 }
 
 #[tokio::test]
+async fn what_is_kept_of_a_session_is_for_the_servers_user_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let bench = Bench::new(vec![answer("one")]);
+    bench.ask("s", "u1", "hi").await;
+    let attachments = crate::session::attachments::Attachments::new(bench.state().join("attachments"));
+    attachments.keep("s", "a.png", b"image").expect("kept");
+    drop(bench.reopened(&bench.state()));
+    let mut folders = vec![bench.state()];
+    let mut seen = std::collections::BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("listed").map(|entry| entry.expect("readable")) {
+            let kept = entry.metadata().expect("metadata");
+            let mode = kept.permissions().mode() & 0o777;
+            assert_eq!(mode, if kept.is_dir() { 0o700 } else { 0o600 }, "{}", entry.path().display());
+            if folder == bench.state() {
+                seen.insert(entry.file_name().into_string().expect("text"));
+            }
+            if kept.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    let expected = ["attachments", "session-index", "sessions", "turns"].map(String::from);
+    assert!(expected.iter().all(|name| seen.contains(name)), "{seen:?}");
+}
+
+#[tokio::test]
 async fn a_second_message_while_a_turn_runs_is_refused_without_effect() {
     let bench = Bench::new(vec![vec![Act::Hang]]);
     let turn = bench.start(submission("s", "u1", "hi")).await;
