@@ -5,8 +5,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::polled_file::PolledFile;
 use super::{AuthError, Principal};
@@ -69,6 +72,14 @@ struct State {
     keys: HashMap<String, Key>,
     unusable: Option<String>,
     verified: HashMap<String, Verified>,
+}
+
+/// Whether the header has a `crit` member. RFC 7515 section 4.1.11: what it names has to be understood, else the token is
+/// not good; the library passes over it.
+fn names_extensions(token: &str) -> bool {
+    let header = token.split('.').next().unwrap_or_default();
+    let members = URL_SAFE_NO_PAD.decode(header).ok().and_then(|json| serde_json::from_slice::<Value>(&json).ok());
+    members.is_none_or(|members| members.get("crit").is_some())
 }
 
 /// Verifies signed tokens.
@@ -134,6 +145,9 @@ impl SignedTokenVerifier {
         let header = jsonwebtoken::decode_header(token).map_err(|_| invalid("the token is not a signed token"))?;
         if header.alg != Algorithm::EdDSA {
             return Err(invalid("the token is not signed with EdDSA"));
+        }
+        if names_extensions(token) {
+            return Err(invalid("the token demands an extension (`crit`), and none is known here"));
         }
         let kid = header.kid.ok_or_else(|| invalid("the token names no key (`kid`)"))?;
         let key =

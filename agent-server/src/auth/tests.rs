@@ -169,6 +169,12 @@ fn foreign_signatures_algorithms_and_key_ids_are_refused() {
     let secret = EncodingKey::from_secret(user.public.as_bytes());
     let confused = jsonwebtoken::encode(&header, &claims(json!({})), &secret).expect("signed");
     assert_eq!(message(verifier.verify(&confused, NOW)), "the token is not signed with EdDSA");
+    let (header, payload) = (json!({"alg": "EdDSA", "kid": "u1", "crit": ["exp"]}), claims(json!({})));
+    let signed = [header, payload].map(|part| URL_SAFE_NO_PAD.encode(part.to_string())).join(".");
+    let pair = Ed25519KeyPair::from_pkcs8(&user.pkcs8).expect("key");
+    let extended = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(pair.sign(signed.as_bytes())));
+    let refused = "the token demands an extension (`crit`), and none is known here";
+    assert_eq!(message(verifier.verify(&extended, NOW)), refused);
     let none = format!("{}.{}.", URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#), URL_SAFE_NO_PAD.encode("{}"));
     assert_eq!(message(verifier.verify(&none, NOW)), "the token is not a signed token");
     assert_eq!(message(verifier.verify(&"a.".repeat(9000), NOW)), "the token is too long");
