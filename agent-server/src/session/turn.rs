@@ -94,7 +94,7 @@ pub(super) async fn run(start: TurnStart, request: TurnRequest) {
         }
     }
     drop(harness_run);
-    let end = end.unwrap_or_else(|| unreachable!("the loop ends only with an end")).unwrap_or_else(|_| {
+    let end = end.expect("the loop ends only with an end").unwrap_or_else(|_| {
         tracing::error!("a turn broke off because of a defect");
         TurnEnd::Failed {
             code: "internal".into(),
