@@ -2,6 +2,7 @@
 //!
 //! Owns the wire form and its bound. Must not know what a chat does.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io::Read;
 
@@ -18,6 +19,9 @@ use super::error::{ApiError, ApiResult, Code};
 
 /// The SDK's default transport sends the whole history each time.
 pub const MAX_CHAT_BODY: usize = 256 * 1024 * 1024;
+/// The largest single message or other member: 32 MiB of files are 43 MiB in base64, and 5 MiB are left for text. One
+/// value is in memory at a time, so this and not the whole body is what a reader costs.
+pub const MAX_MEMBER: usize = 48 * 1024 * 1024;
 /// Bodies that announce no more than this are read in one piece.
 const SMALL: u64 = 256 * 1024;
 
@@ -61,55 +65,77 @@ pub async fn read(headers: &HeaderMap, body: Body) -> ApiResult<ChatBody> {
     let _slot = READERS.acquire().await.map_err(ApiError::internal)?;
     let reader = SyncIoBridge::new(StreamReader::new(Box::pin(body::stream(body))));
     let parsed = tokio::task::spawn_blocking(move || {
-        let mut bounded = Bounded { inner: reader, left: MAX_CHAT_BODY };
+        let member = Cell::new(0);
+        let mut bounded = Bounded { inner: reader, left: MAX_CHAT_BODY, member: &member };
         let mut source =
             serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, &mut bounded));
-        let parsed = ChatBody::deserialize(&mut source).and_then(|chat| source.end().map(|()| chat));
-        parsed.map_err(|error| (error, bounded.left))
+        let parsed = BodySeed { member: &member }.deserialize(&mut source);
+        let parsed = parsed.and_then(|chat| source.end().map(|()| chat));
+        parsed.map_err(|error| {
+            let limit = if bounded.left == 0 { MAX_CHAT_BODY } else { MAX_MEMBER };
+            (error, limit)
+        })
     });
     match parsed.await {
         Ok(Ok(chat)) => Ok(chat),
-        Ok(Err((error, left))) => Err(fault(&error, left)),
+        Ok(Err((error, limit))) => Err(fault(&error, limit)),
         Err(error) => Err(ApiError::internal(error)),
     }
 }
 
-fn fault(error: &serde_json::Error, left: usize) -> ApiError {
+fn fault(error: &serde_json::Error, limit: usize) -> ApiError {
     match error.io_error_kind() {
-        Some(_) if left == 0 => body::too_large(MAX_CHAT_BODY),
+        Some(std::io::ErrorKind::FileTooLarge) if limit == MAX_CHAT_BODY => body::too_large(limit),
+        Some(std::io::ErrorKind::FileTooLarge) => {
+            let text = format!("one message or other member of the body is larger than {limit} bytes");
+            ApiError::new(Code::PayloadTooLarge, text).with_extra("limit", limit)
+        }
         Some(std::io::ErrorKind::TimedOut) => body::stalled(),
         Some(_) => ApiError::new(Code::ValidationError, "the body broke off or is not well framed"),
         None => ApiError::new(Code::ValidationError, error.to_string()),
     }
 }
 
-/// A reader that fails behind its bound.
-struct Bounded<R> {
+/// A reader that fails behind its bounds.
+struct Bounded<'a, R> {
     inner: R,
     left: usize,
+    /// Bytes since the last member or message began; the parser sets it back.
+    member: &'a Cell<usize>,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for Bounded<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let room = buffer.len().min(self.left);
+        let room = buffer.len().min(self.left).min(MAX_MEMBER.saturating_sub(self.member.get()));
         if room == 0 && !buffer.is_empty() {
             return Err(std::io::ErrorKind::FileTooLarge.into());
         }
         let count = self.inner.read(&mut buffer[..room])?;
         self.left -= count;
+        self.member.set(self.member.get() + count);
         Ok(count)
     }
 }
 
 impl<'de> Deserialize<'de> for ChatBody {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(BodyVisitor)
+        BodySeed { member: &Cell::new(0) }.deserialize(deserializer)
     }
 }
 
-struct BodyVisitor;
+struct BodySeed<'a> {
+    member: &'a Cell<usize>,
+}
 
-impl<'de> Visitor<'de> for BodyVisitor {
+impl<'de> DeserializeSeed<'de> for BodySeed<'_> {
+    type Value = ChatBody;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<ChatBody, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for BodySeed<'_> {
     type Value = ChatBody;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -121,11 +147,12 @@ impl<'de> Visitor<'de> for BodyVisitor {
         let mut id = None;
         let mut last = None;
         while let Some(key) = map.next_key::<String>()? {
+            self.member.set(0);
             match key.as_str() {
                 "sessionId" => chat.session_id = map.next_value()?,
                 "id" => id = map.next_value()?,
                 "message" => chat.message = map.next_value()?,
-                "messages" => last = map.next_value_seed(LastMessage)?,
+                "messages" => last = map.next_value_seed(LastMessage { member: self.member })?,
                 "trigger" => chat.trigger = map.next_value()?,
                 "messageId" => chat.message_id = map.next_value()?,
                 "model" => chat.model = map.next_value()?,
@@ -144,9 +171,11 @@ impl<'de> Visitor<'de> for BodyVisitor {
 }
 
 /// Keeps the last element; the one before is dropped before the next is read.
-struct LastMessage;
+struct LastMessage<'a> {
+    member: &'a Cell<usize>,
+}
 
-impl<'de> DeserializeSeed<'de> for LastMessage {
+impl<'de> DeserializeSeed<'de> for LastMessage<'_> {
     type Value = Option<Value>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -154,7 +183,7 @@ impl<'de> DeserializeSeed<'de> for LastMessage {
     }
 }
 
-impl<'de> Visitor<'de> for LastMessage {
+impl<'de> Visitor<'de> for LastMessage<'_> {
     type Value = Option<Value>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -165,6 +194,7 @@ impl<'de> Visitor<'de> for LastMessage {
         let mut last = None;
         while let Some(next) = items.next_element_seed(Message)? {
             last = Some(next);
+            self.member.set(0);
         }
         Ok(last)
     }
@@ -251,6 +281,27 @@ mod tests {
         let pieces: Vec<_> = text.as_bytes().chunks(7).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect();
         let streamed = read(&headers(None), Body::from_stream(stream::iter(pieces))).await.expect("fits");
         assert_eq!(streamed, expected);
+    }
+
+    #[tokio::test]
+    async fn a_long_history_passes_and_a_single_message_that_fills_the_memory_does_not() {
+        const PIECE: usize = 1024 * 1024;
+        let body =
+            |head: &'static str, before: &'static str, pieces: usize, between: &'static str, tail: &'static str| {
+                let filler = bytes::Bytes::from(vec![b'a'; PIECE]);
+                let middle = (0..pieces).flat_map(move |_| [before.into(), filler.clone(), between.into()]);
+                let all = std::iter::once(head.into()).chain(middle).chain([bytes::Bytes::from(tail)]);
+                Body::from_stream(stream::iter(all.map(Ok::<_, std::io::Error>)))
+            };
+        let pieces = MAX_MEMBER / PIECE + 2;
+        let old = "{\"role\":\"assistant\",\"x\":\"";
+        let history = body("{\"messages\":[", old, pieces, "\"},", "{\"role\":\"user\"}]}");
+        let chat = read(&headers(None), history).await.expect("each message is small");
+        assert_eq!(chat.message, Some(json!({"role": "user"})));
+        for head in ["{\"message\":\"", "{\"messages\":[\"", "{\"other\":\"", "{\""] {
+            let error = read(&headers(None), body(head, "", pieces, "", "\"}")).await.expect_err("too large");
+            assert_eq!((error.code(), &error.body()["error"]["limit"]), (Code::PayloadTooLarge, &json!(MAX_MEMBER)));
+        }
     }
 
     #[tokio::test]
