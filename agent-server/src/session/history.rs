@@ -244,6 +244,9 @@ fn place(parts: &mut Vec<Value>, after: usize, part: Value) {
     parts.insert(at, part);
 }
 
+/// Said to the model in the place of what stood before an unreadable line.
+const LOST_BEGINNING: &str = "[The beginning of this conversation is lost.]";
+
 /// The conversation for a model. Cut messages give their text only; thinking of another model is left out; every call
 /// of a whole message has exactly one result, made up where it is missing.
 pub fn conversation(
@@ -297,6 +300,11 @@ pub fn conversation(
         }
     }
     settle(&mut waiting, &mut messages);
+    // Providers want the user to speak first. Behind a lost line the branch begins anywhere, and a session must not be
+    // refused for ever because of it.
+    if messages.first().is_some_and(|first| !matches!(first, ModelMessage::User(_))) {
+        messages.insert(0, ModelMessage::User(vec![InputBlock::Text { text: LOST_BEGINNING.into() }]));
+    }
     messages
 }
 
@@ -387,6 +395,20 @@ mod tests {
                 {"type": "text", "text": "All tests pass.", "state": "done"},
             ])
         );
+    }
+
+    #[test]
+    fn a_session_with_a_damaged_line_still_begins_with_the_user() {
+        let text = include_str!("../../tests/fixtures/minimal-session.jsonl");
+        for damaged in 0..text.lines().count() {
+            let lines = text.lines().enumerate().map(|(at, line)| if at == damaged { "{broken" } else { line });
+            let read = Transcript::read((lines.collect::<Vec<_>>().join("\n") + "\n").as_bytes());
+            let conversation = conversation(&read.transcript, "anthropic", "claude-x", &|_| None);
+            assert!(
+                matches!(conversation.first(), None | Some(ModelMessage::User(_))),
+                "line {damaged}: {conversation:?}"
+            );
+        }
     }
 
     #[test]
