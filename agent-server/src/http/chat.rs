@@ -353,6 +353,7 @@ impl From<SessionError> for ApiError {
             }
             SessionError::ModelUnavailable(_) => Self::new(Code::ModelUnavailable, message),
             SessionError::Draining => Self::new(Code::Draining, message).with_retry_after(DRAINING_RETRY_SECONDS),
+            SessionError::NotWritable => Self::new(Code::VolumeNotWritable, message),
             SessionError::StorageFull => Self::new(Code::StorageFull, message),
             SessionError::Storage(detail) => Self::internal(detail),
         }

@@ -68,6 +68,8 @@ pub enum Code {
     ModelUnavailable,
     /// 503: still being prepared.
     Provisioning,
+    /// 503: the volume takes no writes; the same word as the reason of `GET /ready`.
+    VolumeNotWritable,
     /// 503: the workspace is being stopped.
     Draining,
     /// 507: no space or quota left.
@@ -104,6 +106,7 @@ impl Code {
             Self::SandboxUnavailable => "sandbox_unavailable",
             Self::ModelUnavailable => "model_unavailable",
             Self::Provisioning => "provisioning",
+            Self::VolumeNotWritable => "volume_not_writable",
             Self::Draining => "draining",
             Self::StorageFull => "storage_full",
         }
@@ -133,9 +136,11 @@ impl Code {
             Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
-            Self::SandboxUnavailable | Self::ModelUnavailable | Self::Provisioning | Self::Draining => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::SandboxUnavailable
+            | Self::ModelUnavailable
+            | Self::Provisioning
+            | Self::VolumeNotWritable
+            | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
             Self::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
         }
     }

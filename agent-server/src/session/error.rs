@@ -42,6 +42,9 @@ pub enum SessionError {
     /// No space left.
     #[error("no space left for sessions")]
     StorageFull,
+    /// The file system refuses to write; what is there can still be read.
+    #[error("sessions cannot be written: the state volume is read-only or belongs to another user")]
+    NotWritable,
     /// The disk failed; the detail is for the log.
     #[error("the session could not be stored")]
     Storage(String),
@@ -51,7 +54,25 @@ impl From<std::io::Error> for SessionError {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::StorageFull,
+            std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied => Self::NotWritable,
             _ => Self::Storage(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::SessionError;
+
+    #[test]
+    fn a_volume_that_takes_nothing_is_no_defect_of_the_server() {
+        for kind in [ErrorKind::ReadOnlyFilesystem, ErrorKind::PermissionDenied] {
+            assert_eq!(SessionError::from(Error::from(kind)), SessionError::NotWritable);
+        }
+        assert_eq!(SessionError::from(Error::from(ErrorKind::QuotaExceeded)), SessionError::StorageFull);
+        let broken = SessionError::from(Error::from(ErrorKind::InvalidData));
+        assert!(matches!(broken, SessionError::Storage(_)), "{broken:?}");
     }
 }

@@ -137,7 +137,13 @@ pub fn id_in_name(name: &str) -> Option<&str> {
     name.strip_suffix(".jsonl")?.split_once('_').map(|(_, id)| id)
 }
 
-/// All session files of a folder with their sizes.
+/// Whether a regular file is there, links not followed.
+pub fn is_regular(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|stat| stat.is_file())
+}
+
+/// All session files of a folder with their sizes. Only regular files count: a link would lead writes elsewhere, and
+/// a FIFO would hold the reader for ever.
 pub fn list(folder: &Path) -> std::io::Result<Vec<(PathBuf, String, u64)>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -149,7 +155,15 @@ pub fn list(folder: &Path) -> std::io::Result<Vec<(PathBuf, String, u64)>> {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if let Some(id) = id_in_name(&name).filter(|id| super::ids::is_session_id(id)) {
-            found.push((entry.path(), id.to_owned(), entry.metadata()?.len()));
+            // Of the entry itself, links not followed.
+            match entry.metadata() {
+                Ok(stat) if stat.is_file() => found.push((entry.path(), id.to_owned(), stat.len())),
+                Ok(_) => {
+                    tracing::warn!(session = id, "an entry of the session folder is no regular file; it is left out");
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(found)

@@ -142,7 +142,7 @@ impl Disk {
             Self::Deleted => return Err(SessionError::NotFound(id.to_owned())),
             Self::Absent | Self::Unloaded => {}
         }
-        let name = match known_name.filter(|name| places.sessions.join(name).exists()) {
+        let name = match known_name.filter(|name| file::is_regular(&places.sessions.join(name))) {
             Some(name) => Some(name),
             None => find_file(&places.sessions, id)?,
         };
@@ -222,8 +222,9 @@ fn find_file(folder: &Path, id: &str) -> Result<Option<String>, SessionError> {
         Err(error) => return Err(error.into()),
     };
     for entry in entries {
-        let name = entry?.file_name();
-        if name.to_str().is_some_and(|name| file::id_in_name(name) == Some(id)) {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| file::id_in_name(name) == Some(id)) && file::is_regular(&entry.path()) {
             return Ok(Some(name.to_string_lossy().into_owned()));
         }
     }

@@ -98,7 +98,15 @@ impl Sessions {
             if current || self.active(id).is_some() {
                 continue;
             }
-            let bytes = std::fs::read(path)?;
+            let bytes = match std::fs::read(path) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    // One file that cannot be read costs one session, not the server's start. Whoever asks for the
+                    // session itself gets the error.
+                    tracing::error!(session = id, %error, "a session file cannot be read");
+                    continue;
+                }
+            };
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             let read = Transcript::read(&bytes);
             if read.sound_bytes == 0 {
@@ -197,7 +205,8 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Reads from a session's entries. A session that another process writes is read without locking it.
+    /// Reads from a session's entries. A session that another process writes, or whose volume takes no writes, is read
+    /// without locking it.
     pub async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         id: &str,
@@ -215,7 +224,7 @@ impl Sessions {
                     })
                     .await
             }
-            Err(SessionError::Locked(_)) => {
+            Err(SessionError::Locked(_) | SessionError::NotWritable) => {
                 let file = self.index.get(id).map(|record| self.places.sessions.join(record.file));
                 let Some(path) = file else { return Err(SessionError::NotFound(id.to_owned())) };
                 let bytes = tokio::fs::read(path).await?;

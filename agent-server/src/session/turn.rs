@@ -192,7 +192,12 @@ impl Running {
         let end = match self.fault.take() {
             None => end,
             Some(error) => TurnEnd::Failed {
-                code: if error == SessionError::StorageFull { "storage_full" } else { "internal" }.into(),
+                code: match error {
+                    SessionError::StorageFull => "storage_full",
+                    SessionError::NotWritable => "volume_not_writable",
+                    _ => "internal",
+                }
+                .into(),
                 message: error.to_string(),
                 retry_after: None,
             },

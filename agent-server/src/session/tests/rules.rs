@@ -54,6 +54,22 @@ async fn what_is_kept_of_a_session_is_for_the_servers_user_alone() {
 }
 
 #[tokio::test]
+async fn a_foreign_entry_in_the_session_folder_costs_neither_the_start_nor_its_target() {
+    let bench = Bench::new(vec![answer("one"), answer("two")]);
+    bench.ask("s", "u1", "hi").await;
+    let sessions = bench.state().join("sessions");
+    std::fs::create_dir(sessions.join("2026-11-30T14-00-00-000Z_folder.jsonl")).expect("folder");
+    let target = bench.state().join("target");
+    std::fs::write(&target, "kept\nwithout an end").expect("written");
+    let link = sessions.join("2026-11-30T14-00-00-000Z_link.jsonl");
+    std::os::unix::fs::symlink(&target, link).expect("link");
+    drop(bench.reopened(&bench.state()));
+    bench.ask("link", "u2", "hi").await;
+    assert_eq!(texts(&bench.messages("link").await), ["hi", "two"]);
+    assert_eq!(std::fs::read_to_string(&target).expect("read"), "kept\nwithout an end");
+}
+
+#[tokio::test]
 async fn a_second_message_while_a_turn_runs_is_refused_without_effect() {
     let bench = Bench::new(vec![vec![Act::Hang]]);
     let turn = bench.start(submission("s", "u1", "hi")).await;
