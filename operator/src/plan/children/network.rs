@@ -1,6 +1,9 @@
 //! The Service that gives the pod a name, and the NetworkPolicy that says who may reach it and what it may reach.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, Ipv6Addr},
+};
 
 use k8s_openapi::{
     api::{
@@ -17,10 +20,29 @@ use crate::plan::{Config, Peer, Valid, endpoint::Endpoint};
 
 use super::{HTTP_PORT, METRICS_PORT, hash, metadata, seal, selector};
 
-/// Ranges that are never public: private (RFC 1918), shared (RFC 6598) and link-local (the metadata services of clouds).
-const NEVER_PUBLIC_V4: [&str; 5] = ["10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"];
-/// The same for IPv6: unique local and link-local.
-const NEVER_PUBLIC_V6: [&str; 2] = ["fc00::/7", "fe80::/10"];
+/// Ranges that are never public, so whatever answers there is the cluster's or its surroundings': what IANA's registry of
+/// special addresses (RFC 6890) calls not globally reachable, and multicast. Private, shared, link-local (the metadata
+/// services of clouds), and those for documentation and measurements, which networks use too when they run out of others.
+const NEVER_PUBLIC_V4: [&str; 14] = [
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.0.2.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+];
+/// The same for IPv6: unique local, link- and site-local, discard, documentation, local translation, multicast; and 6to4,
+/// whose addresses hold any IPv4 address.
+const NEVER_PUBLIC_V6: [&str; 8] =
+    ["100::/64", "2001:db8::/32", "2002::/16", "64:ff9b:1::/48", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8"];
 /// Label that Kubernetes puts on every namespace.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
@@ -110,14 +132,29 @@ fn egress(config: &Config, valid: &Valid) -> Vec<NetworkPolicyEgressRule> {
 }
 
 fn public(cluster_cidrs: &[String]) -> Vec<NetworkPolicyPeer> {
-    let except = |never: &[&str], six: bool| {
+    let all = |never: &[&str], six: bool| {
         let cluster = cluster_cidrs.iter().filter(|cidr| cidr.contains(':') == six).cloned();
-        let mut ranges: Vec<String> = never.iter().map(|cidr| (*cidr).to_owned()).chain(cluster).collect();
-        ranges.sort();
-        ranges.dedup();
-        ranges
+        sorted(never.iter().map(|cidr| (*cidr).to_owned()).chain(cluster).collect())
     };
-    vec![block("0.0.0.0/0", except(&NEVER_PUBLIC_V4, false)), block("::/0", except(&NEVER_PUBLIC_V6, true))]
+    let four = all(&NEVER_PUBLIC_V4, false);
+    let mut six = all(&NEVER_PUBLIC_V6, true);
+    six.extend(four.iter().filter_map(|cidr| translated(cidr)));
+    vec![block("0.0.0.0/0", four), block("::/0", sorted(six))]
+}
+
+/// The IPv6 addresses behind which a translator (NAT64, RFC 6052) puts a range of IPv4 addresses.
+fn translated(cidr: &str) -> Option<String> {
+    let (address, bits) = cidr.split_once('/')?;
+    let [a, b, c, d] = address.parse::<Ipv4Addr>().ok()?.octets();
+    let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let address = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low);
+    Some(format!("{address}/{}", bits.parse::<u8>().ok()? + 96))
+}
+
+fn sorted(mut ranges: Vec<String>) -> Vec<String> {
+    ranges.sort();
+    ranges.dedup();
+    ranges
 }
 
 fn block(cidr: &str, except: Vec<String>) -> NetworkPolicyPeer {

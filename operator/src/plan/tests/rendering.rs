@@ -23,7 +23,7 @@ fn a_workspace_with_everything_renders_everything() {
             namespace_labels: [("kubernetes.io/metadata.name".to_owned(), "monitoring".to_owned())].into(),
             ..Peer::default()
         }],
-        cluster_cidrs: vec!["198.18.0.0/15".to_owned(), "2001:db8::/48".to_owned()],
+        cluster_cidrs: vec!["8.8.0.0/16".to_owned(), "2600::/48".to_owned()],
         dns: ClusterDns { cidrs: vec!["169.254.20.10/32".to_owned()], ..Config::default().dns },
         ..Config::default()
     };
