@@ -11,6 +11,7 @@ mod events;
 mod keys;
 mod leases;
 mod observe;
+mod ownership;
 pub mod rbac;
 mod status_patch;
 mod views;

@@ -116,12 +116,12 @@ impl Cluster {
                 observed.claim = seen(&caches.claims, workspace, Proof::Labels, read);
             }
             ChildKind::Service => {
-                let read = self.read::<PartialObjectMeta<Service>, _>(&workspace.key, child, views::simple).await?;
+                let read = self.read::<PartialObjectMeta<Service>, _>(&workspace.key, child, views::service).await?;
                 observed.service = seen(&caches.services, workspace, Proof::Controller, read);
             }
             ChildKind::NetworkPolicy => {
                 let read =
-                    self.read::<PartialObjectMeta<NetworkPolicy>, _>(&workspace.key, child, views::simple).await?;
+                    self.read::<PartialObjectMeta<NetworkPolicy>, _>(&workspace.key, child, views::policy).await?;
                 observed.policy = seen(&caches.policies, workspace, Proof::Controller, read);
             }
             ChildKind::Pod => {

@@ -9,7 +9,10 @@ use k8s_openapi::{
 };
 use kube::{Resource, ResourceExt};
 
-use super::cache::WorkspaceKey;
+use super::{
+    cache::WorkspaceKey,
+    ownership::{self, POLICY_FIELDS, POLICY_MANAGER, SERVICE_FIELDS, SERVICE_MANAGER},
+};
 use crate::{
     crd::{
         ANNOTATION_APPLIED, ANNOTATION_KEYS, ANNOTATION_OWNER_USER, ANNOTATION_REVISION, AgentWorkspace,
@@ -127,14 +130,27 @@ pub fn same_workspace(old: &AgentWorkspace, new: &AgentWorkspace) -> bool {
         && old.spec == new.spec
 }
 
-/// A Service or NetworkPolicy.
+/// A Service.
 #[expect(clippy::needless_pass_by_value, reason = "all projections have one form")]
-pub fn simple<K: Resource<DynamicType = ()>>(object: K) -> Option<(WorkspaceKey, Child<SimpleView>)> {
-    let metadata = object.meta();
+pub fn service<K: Resource<DynamicType = ()>>(object: K) -> Option<(WorkspaceKey, Child<SimpleView>)> {
+    simple(object.meta(), SERVICE_MANAGER, &SERVICE_FIELDS)
+}
+
+/// A NetworkPolicy.
+#[expect(clippy::needless_pass_by_value, reason = "all projections have one form")]
+pub fn policy<K: Resource<DynamicType = ()>>(object: K) -> Option<(WorkspaceKey, Child<SimpleView>)> {
+    simple(object.meta(), POLICY_MANAGER, &POLICY_FIELDS)
+}
+
+fn simple(metadata: &ObjectMeta, manager: &str, fields: &[&str]) -> Option<(WorkspaceKey, Child<SimpleView>)> {
+    let annotations = metadata.annotations.as_ref();
+    let applied = ownership::applied_by(metadata, manager);
     let view = SimpleView {
         uid: metadata.uid.clone()?,
         deleting: metadata.deletion_timestamp.is_some(),
-        applied: object.annotations().get(ANNOTATION_APPLIED).cloned(),
+        applied: label(annotations, ANNOTATION_APPLIED).map(str::to_owned),
+        overwritten: !applied.is_some_and(|applied| ownership::owns(applied, fields)),
+        applied_at: applied.and_then(|applied| applied.time.as_ref()).map(|time| time.0),
     };
     Some((child_key(metadata, AGENT_SUFFIX)?, Child::new(metadata, view)))
 }
@@ -190,6 +206,7 @@ pub fn pod(object: Pod) -> Option<(WorkspaceKey, Child<PodView>)> {
         uid: metadata.uid.clone()?,
         created: metadata.creation_timestamp.as_ref()?.0,
         deleting: metadata.deletion_timestamp.is_some(),
+        gone_by: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         revision: annotation(ANNOTATION_REVISION),
         keys: annotation(ANNOTATION_KEYS),
         phase: match status.phase.as_deref() {

@@ -89,8 +89,8 @@ impl Caches {
         }
         watch!(AgentWorkspace, workspaces, None, DeserializeGuard<AgentWorkspace>, views::workspace);
         watch!(PersistentVolumeClaim, claims, labels.clone(), DeserializeGuard<PersistentVolumeClaim>, views::claim);
-        watch!(Service, services, labels.clone(), PartialObjectMeta<Service>, views::simple);
-        watch!(NetworkPolicy, policies, labels.clone(), PartialObjectMeta<NetworkPolicy>, views::simple);
+        watch!(Service, services, labels.clone(), PartialObjectMeta<Service>, views::service);
+        watch!(NetworkPolicy, policies, labels.clone(), PartialObjectMeta<NetworkPolicy>, views::policy);
         watch!(Pod, pods, labels, DeserializeGuard<Pod>, views::pod);
         tasks
     }

@@ -16,6 +16,7 @@ use super::{
     Cluster, ClusterError, Workspace, WorkspaceKey,
     cache::Cache,
     observe::{child_name, kind_of},
+    ownership::{POLICY_MANAGER, SERVICE_MANAGER},
     status_patch::status_patch,
     views,
     watch::{Project, entry},
@@ -29,8 +30,6 @@ use crate::{
 /// One field manager for each call site: one manager that applied two shapes of an object would make them undo each other.
 const STATUS_MANAGER: &str = "agent-workspace-operator/status";
 const CLAIM_MANAGER: &str = "agent-workspace-operator/claim";
-const SERVICE_MANAGER: &str = "agent-workspace-operator/service";
-const POLICY_MANAGER: &str = "agent-workspace-operator/network-policy";
 const POD_MANAGER: &str = "agent-workspace-operator/pod";
 const KEYS_MANAGER: &str = "agent-workspace-operator/pod-keys";
 
@@ -59,11 +58,11 @@ impl Cluster {
             }
             Child::Service(service) => {
                 let written = self.apply_one(key, child.kind(), SERVICE_MANAGER, service.as_ref()).await?;
-                remember(&self.caches.services, key, written, views::simple);
+                remember(&self.caches.services, key, written, views::service);
             }
             Child::NetworkPolicy(policy) => {
                 let written = self.apply_one(key, child.kind(), POLICY_MANAGER, policy.as_ref()).await?;
-                remember(&self.caches.policies, key, written, views::simple);
+                remember(&self.caches.policies, key, written, views::policy);
             }
         }
         Ok(())

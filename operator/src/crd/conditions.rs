@@ -79,6 +79,8 @@ words! {
         NodeDrain,
         /// The pod was deleted by somebody else.
         PodDeleted,
+        /// The pod should have been gone by now: its node does not report its end, or a finalizer holds it.
+        PodTerminating,
         /// The image cannot be pulled.
         ImagePull,
         /// No node takes the pod at present.

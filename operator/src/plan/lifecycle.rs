@@ -11,7 +11,8 @@ use crate::crd::{
 
 use super::{
     ChildKind, Config, Drain, EventKind, EventToPublish, LookUp, Observed, Plan, PodDeletion, PodPhase, PodView, Seen,
-    Valid, WriteFailureKind, ownership, running, starting,
+    Valid, WriteFailureKind, ownership, running,
+    starting::{self, Overdue},
     status::{Draft, Progress, Truth, after, micros},
     storage,
     valid::{self, Invalid},
@@ -129,13 +130,14 @@ fn on(config: &Config, valid: &Valid, observed: &Observed, now: Timestamp) -> Pl
     if !plan.look_up.is_empty() {
         return plan;
     }
-    match situation.refused_until() {
-        Some(retry_at) => {
-            plan.create_pod = None;
-            plan.requeue_at = Some(plan.requeue_at.map_or(retry_at, |other| other.min(retry_at)));
-        }
-        None => plan.apply = storage::children(&situation),
-    }
+    let next = if let Some(retry_at) = situation.refused_until() {
+        plan.create_pod = None;
+        Some(retry_at)
+    } else {
+        plan.apply = storage::children(&situation);
+        storage::mend_at(&situation)
+    };
+    plan.requeue_at = plan.requeue_at.into_iter().chain(next).min();
     plan.events.extend(reattached(&plan, valid, observed));
     plan
 }
@@ -235,8 +237,17 @@ fn off(observed: &Observed, valid: Option<&Valid>, now: Timestamp) -> Plan {
                     Some(LastStop { at: draft.time(), reason: StopReason::RunPolicy, by: StopActor::User });
             }
             draft.new.pod = None;
-            draft.not_ready(Reason::Stopping, message);
-            draft.progress(Progress::Converging(Reason::Stopping, message.to_owned()));
+            match starting::overdue(pod, now) {
+                Overdue::Since(message) => {
+                    draft.not_ready(Reason::PodTerminating, &message);
+                    draft.progress(Progress::Stalled(Reason::PodTerminating, message));
+                }
+                Overdue::From(time) => {
+                    plan.requeue_at = time;
+                    draft.not_ready(Reason::Stopping, message);
+                    draft.progress(Progress::Converging(Reason::Stopping, message.to_owned()));
+                }
+            }
         }
         Seen::Missing | Seen::Unconfirmed | Seen::Foreign(_) => stopped(&mut draft),
     }

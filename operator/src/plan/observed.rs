@@ -86,6 +86,10 @@ pub struct SimpleView {
     pub deleting: bool,
     /// Annotation `agents.boring.dev/applied`.
     pub applied: Option<String>,
+    /// Somebody else has set a field since that the operator applied.
+    pub overwritten: bool,
+    /// When the operator applied it last, to the second.
+    pub applied_at: Option<Timestamp>,
 }
 
 /// A claim.
@@ -146,6 +150,8 @@ pub struct PodView {
     pub created: Timestamp,
     /// It has a deletionTimestamp.
     pub deleting: bool,
+    /// That time: when it should be gone, its grace period included.
+    pub gone_by: Option<Timestamp>,
     /// Annotation `agents.boring.dev/revision`.
     pub revision: Option<String>,
     /// Annotation `agents.boring.dev/keys`.

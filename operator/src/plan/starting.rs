@@ -17,6 +17,8 @@ use super::{
 
 /// A healthy start is over by then; what takes longer is worth a word, and is looked at again at twice the age.
 const FIRST_LOOK_SECONDS: i64 = 10;
+/// A pod whose grace period is over ends within a second or two; a busy node needs longer.
+const OVERDUE_SECONDS: i64 = 30;
 /// Pause after the first failure; it doubles with each.
 const FIRST_PAUSE_SECONDS: i64 = 5;
 /// Longest pause.
@@ -108,10 +110,35 @@ pub(super) fn pause_seconds(failures: i32) -> i64 {
 /// The pod is going and we want one: it is waited for.
 pub(super) fn pod_ending(situation: &Situation<'_>, pod: &PodView) -> Plan {
     match situation.status().phase {
-        Some(Phase::Starting) => close(quiet(situation), Plan::default()),
+        Some(Phase::Starting) => match overdue(pod, situation.now) {
+            Overdue::Since(message) => held(situation, Reason::PodTerminating, &message, None, true),
+            Overdue::From(time) => close(quiet(situation), Plan { requeue_at: time, ..Plan::default() }),
+        },
         Some(Phase::Running) => start_after(situation, &End::taken_away(pod)),
         _ => start(situation, StartReason::RunPolicy),
     }
+}
+
+/// Whether a pod that is being deleted should have been gone.
+pub(super) enum Overdue {
+    /// It should; what to say of it.
+    Since(String),
+    /// Not before this time, when that is known.
+    From(Option<Timestamp>),
+}
+
+/// A pod is never deleted by force: its node may still run it, and two pods would write to one volume. So the wait has no
+/// end, and a person must hear of it.
+pub(super) fn overdue(pod: &PodView, now: Timestamp) -> Overdue {
+    let Some(gone_by) = pod.gone_by else { return Overdue::From(None) };
+    let from = after(gone_by, OVERDUE_SECONDS);
+    if now < from {
+        return Overdue::From(Some(from));
+    }
+    let place = pod.node_name.as_deref().unwrap_or("its node");
+    Overdue::Since(format!(
+        "the pod should have been gone at {gone_by}: {place} does not report its end, or a finalizer holds it; repair the node, taint it as out of service, or remove the finalizer"
+    ))
 }
 
 /// The pod ended by itself.

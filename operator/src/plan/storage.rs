@@ -1,5 +1,7 @@
 //! Claim, Service and NetworkPolicy as applied objects, and what the claim means for condition StorageReady.
 
+use jiff::Timestamp;
+
 use crate::crd::{ConditionType, Reason, StorageStatus};
 
 use super::{
@@ -8,9 +10,13 @@ use super::{
     lifecycle::Situation,
     outcome::ChildKind,
     quantity::Amount,
-    status::{Draft, Truth},
+    status::{Draft, Truth, after},
     valid::Storage,
 };
+
+/// A change by somebody else is taken back this long after the last apply, so at once as a rule. Another controller that
+/// keeps changing the same field costs six writes a minute, and no more.
+const MEND_SECONDS: i64 = 10;
 
 /// Claim, Service and NetworkPolicy that are missing or differ from what was applied last, in the order of application.
 pub(super) fn children(situation: &Situation<'_>) -> Vec<Child> {
@@ -24,22 +30,43 @@ pub(super) fn children(situation: &Situation<'_>) -> Vec<Child> {
         _ => children.extend(changed_claim(situation.valid, observed)),
     }
     let (service, applied) = children::service(situation.valid);
-    if needs_apply(&observed.service, &applied) {
+    if needs_apply(&observed.service, &applied, situation.now) {
         children.push(Child::Service(Box::new(service)));
     }
     let (policy, applied) = children::network_policy(situation.config, situation.valid);
-    if needs_apply(&observed.policy, &applied) {
+    if needs_apply(&observed.policy, &applied, situation.now) {
         children.push(Child::NetworkPolicy(Box::new(policy)));
     }
     children
 }
 
-fn needs_apply(seen: &Seen<SimpleView>, applied: &str) -> bool {
+fn needs_apply(seen: &Seen<SimpleView>, applied: &str, now: Timestamp) -> bool {
     match seen {
         Seen::Missing => true,
-        Seen::Ours(view) => !view.deleting && view.applied.as_deref() != Some(applied),
+        Seen::Ours(view) => {
+            let mend = overwritten(view).is_some_and(|mend_at| mend_at <= now);
+            !view.deleting && (view.applied.as_deref() != Some(applied) || mend)
+        }
         Seen::Unconfirmed | Seen::Foreign(_) => false,
     }
+}
+
+/// When an object that somebody else changed is applied again.
+fn overwritten(view: &SimpleView) -> Option<Timestamp> {
+    let mend_at = view.applied_at.map_or(Timestamp::MIN, |applied_at| after(applied_at, MEND_SECONDS));
+    view.overwritten.then_some(mend_at)
+}
+
+/// When the first of the objects that somebody else changed is applied again, if it is too early now.
+pub(super) fn mend_at(situation: &Situation<'_>) -> Option<Timestamp> {
+    [&situation.observed.service, &situation.observed.policy]
+        .into_iter()
+        .filter_map(|seen| match seen {
+            Seen::Ours(view) if !view.deleting => overwritten(view),
+            _ => None,
+        })
+        .filter(|mend_at| *mend_at > situation.now)
+        .min()
 }
 
 /// The claim, when it exists and differs from what was applied last.

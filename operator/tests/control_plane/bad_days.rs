@@ -1,6 +1,9 @@
 //! Names that are taken, quotas, conflicts: each ends in a condition, without a hot loop and without damage.
 
-use k8s_openapi::api::core::v1::{ResourceQuota, Service};
+use k8s_openapi::api::{
+    core::v1::{ResourceQuota, Service},
+    networking::v1::NetworkPolicy,
+};
 use kube::{
     ResourceExt,
     api::{Patch, PatchParams, PostParams},
@@ -84,6 +87,43 @@ async fn writes_of_others_to_the_same_object_cost_conflicts_but_nothing_else() {
     world.finish_pod("alice").await;
     world.reaches("alice", Phase::Stopped).await;
     busy.abort();
+    assert_eq!(controller.failures(), 0);
+    controller.stop().await;
+    world.remove().await;
+}
+
+#[tokio::test]
+async fn a_service_and_a_policy_that_somebody_edits_are_put_back_and_what_is_added_stays() {
+    let world = World::new().await;
+    let controller = world.controller("one").await;
+    world.create("alice", json!({})).await;
+    let agent = FakeAgent::start(world.workspaces(), "alice", 22).await;
+    world.start("alice", &agent.ip).await;
+    let (services, policies) = (world.services(), world.policies());
+    let service = services.get("alice-agent").await.expect("a service");
+    let policy = policies.get("alice-agent").await.expect("a policy");
+    let labels = policy.labels().clone();
+    let writes = controller.writes();
+
+    let edit = PatchParams { field_manager: Some("kubectl-edit".to_owned()), ..PatchParams::default() };
+    let open = Patch::Merge(json!({"metadata": {"labels": {"example.com/team": "a"}}, "spec": {"egress": [{}]}}));
+    policies.patch("alice-agent", &edit, &open).await.expect("edited");
+    let elsewhere = Patch::Merge(json!({"spec": {"selector": {"app": "evil"}}}));
+    services.patch("alice-agent", &edit, &elsewhere).await.expect("edited");
+    // Without this label the watch does not see it any more.
+    let hidden = Patch::Merge(json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}}));
+    policies.patch("alice-agent", &edit, &hidden).await.expect("edited");
+
+    crate::support::eventually("both are as before", async || {
+        let now: NetworkPolicy = policies.get("alice-agent").await.expect("a policy");
+        let labelled = labels.iter().all(|(name, value)| now.labels().get(name) == Some(value));
+        let same = services.get("alice-agent").await.expect("a service").spec == service.spec;
+        same && labelled && now.spec == policy.spec
+    })
+    .await;
+    let policy = policies.get("alice-agent").await.expect("a policy");
+    assert_eq!(policy.labels().get("example.com/team").map(String::as_str), Some("a"));
+    assert!(controller.writes() - writes <= 4, "{} writes", controller.writes() - writes);
     assert_eq!(controller.failures(), 0);
     controller.stop().await;
     world.remove().await;

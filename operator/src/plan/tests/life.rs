@@ -1,7 +1,7 @@
 //! Start, run, stop, deletion: the plain way.
 
 use super::*;
-use crate::crd::{AgentWorkspaceStatus, Phase};
+use crate::crd::{AgentWorkspaceStatus, Phase, Reason};
 
 #[test]
 fn a_start_takes_six_writes_and_four_decisions() {
@@ -198,7 +198,7 @@ fn children_that_were_deleted_or_changed_in_the_settings_are_applied_again() {
     let plan = decide(&observed, at(3));
     assert_eq!(plan.apply.iter().map(Child::kind).collect::<Vec<_>>(), [ChildKind::Service]);
     let observed = running(json!({}));
-    let config = Config { cluster_cidrs: vec!["198.18.0.0/15".to_owned()], ..Config::default() };
+    let config = Config { cluster_cidrs: vec!["8.8.0.0/16".to_owned()], ..Config::default() };
     let plan = super::super::plan(&config, &observed, at(3));
     assert_eq!(plan.apply.iter().map(Child::kind).collect::<Vec<_>>(), [ChildKind::NetworkPolicy]);
 }
@@ -271,4 +271,38 @@ fn a_restored_object_without_status_finds_its_pod_again() {
     let plan = step(&mut observed, at(50));
     assert_eq!((plan.create_pod, plan.delete_pod), (None, None));
     assert_eq!(observed.workspace.status.phase, Some(Phase::Running));
+}
+
+#[test]
+fn a_pod_that_does_not_go_is_told_half_a_minute_after_its_time_and_never_deleted_by_force() {
+    // Both ways to wait for the end of a pod: to be off, and to start anew.
+    for (policy, before) in [("Stopped", Reason::Stopping), ("Always", Reason::Starting)] {
+        let mut observed = running(json!({}));
+        let wish = |observed: &mut Observed, policy: &str| {
+            observed.workspace.spec = spec(json!({"runPolicy": policy}));
+            observed.workspace.generation += 1;
+        };
+        wish(&mut observed, "Stopped");
+        step(&mut observed, at(100));
+        let pod = pod_mut(&mut observed);
+        (pod.deleting, pod.gone_by) = (true, Some(at(160)));
+        wish(&mut observed, policy);
+        step(&mut observed, at(101));
+        assert_eq!(decide(&observed, at(102)).requeue_at, Some(at(190)));
+        assert!(status::has_reason(&observed.workspace.status, ConditionType::Ready, before));
+        let told = step(&mut observed, at(190));
+        assert_eq!((told.create_pod, told.delete_pod, told.requeue_at), (None, None, None));
+        let status = &observed.workspace.status;
+        for kind in [ConditionType::Ready, ConditionType::Stalled] {
+            assert!(status::has_reason(status, kind, Reason::PodTerminating), "{policy}: {kind:?}");
+        }
+        assert!(message(status, ConditionType::Ready).contains("node1"));
+        let again = decide(&observed, at(1000));
+        assert_eq!((again.status, again.events), (None, Vec::new()), "said once");
+        // When it is gone at last, all goes on.
+        observed.pod = Seen::Missing;
+        step(&mut observed, at(2000));
+        assert!(!status::has_reason(&observed.workspace.status, ConditionType::Ready, Reason::PodTerminating));
+        assert_eq!(status::condition(&observed.workspace.status, ConditionType::Stalled), None);
+    }
 }

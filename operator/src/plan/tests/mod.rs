@@ -73,7 +73,8 @@ pub(crate) fn with_children(mut observed: Observed) -> Observed {
         });
     }
     let simple = |uid: &str, applied: String| {
-        Seen::Ours(SimpleView { uid: uid.to_owned(), deleting: false, applied: Some(applied) })
+        let (deleting, overwritten, applied_at) = (false, false, None);
+        Seen::Ours(SimpleView { uid: uid.to_owned(), deleting, applied: Some(applied), overwritten, applied_at })
     };
     observed.service = simple("service-1", children::service(&valid).1);
     observed.policy = simple("policy-1", children::network_policy(&Config::default(), &valid).1);
@@ -87,6 +88,7 @@ pub(crate) fn pending_pod(observed: &Observed, uid: &str, created: Timestamp) ->
         uid: uid.to_owned(),
         created: status::seconds(created).0,
         deleting: false,
+        gone_by: None,
         revision: Some(children::revision(&valid)),
         keys: Some(observed.token_keys.clone()),
         phase: PodPhase::Pending,

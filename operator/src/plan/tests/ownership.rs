@@ -100,3 +100,21 @@ fn a_claim_that_is_going_or_lost_its_volume_gets_no_pod() {
     assert_eq!(plan.create_pod, None);
     assert!(conditions(&observed.workspace.status).contains(&"Stalled=True/VolumeLost".to_owned()));
 }
+
+#[test]
+fn an_object_that_somebody_else_changed_is_applied_again_at_most_every_ten_seconds() {
+    let mut observed = fresh(json!({}));
+    step(&mut observed, at(0));
+    let mut observed = with_children(observed);
+    observed.pod = Seen::Ours(pending_pod(&observed, "pod-1", at(5)));
+    let Seen::Ours(policy) = &mut observed.policy else { panic!("no policy") };
+    (policy.overwritten, policy.applied_at) = (true, Some(at(0)));
+    let early = decide(&observed, at(6));
+    assert_eq!((early.apply.len(), early.requeue_at), (0, Some(at(10))));
+    let due = decide(&observed, at(10));
+    assert_eq!(due.apply.iter().map(Child::kind).collect::<Vec<_>>(), [ChildKind::NetworkPolicy]);
+    // Nobody knows when it was applied: whoever changed it removed the record too.
+    let Seen::Ours(policy) = &mut observed.policy else { panic!("no policy") };
+    policy.applied_at = None;
+    assert_eq!(decide(&observed, at(1)).apply.len(), 1);
+}
