@@ -1,7 +1,7 @@
 # Puts the products on the cluster of KUBECONFIG: chart, and the scripted model for those who have no model key.
 # Knows nothing of how the cluster came to be. Sourced after common.sh.
 
-# The ranges of test clusters are private, and private ranges are always excluded; CLUSTER_CIDRS names others, as JSON.
+# The ranges of test clusters are not public, and such ranges are always excluded; CLUSTER_CIDRS names others, as JSON.
 IMAGE_REPOSITORY=${IMAGE_REPOSITORY:-agent-workspace-operator}
 HELM_VALUES=(--set "image.repository=$IMAGE_REPOSITORY/operator" --set image.tag=dev
   --set "agentServer.image.repository=$IMAGE_REPOSITORY/agent-server" --set agentServer.image.tag=dev
