@@ -10,11 +10,9 @@ DEMO_NAMESPACE=agent-demo
 mkdir -p "$LOGS"
 cd "$ROOT" || exit 1
 
-# Tools that installers put where a login shell finds them, and a script may not.
-for folder in "$HOME/.cargo/bin" /usr/local/go/bin; do
-  [[ -d $folder && ":$PATH:" != *":$folder:"* ]] && PATH=$PATH:$folder
-done
-export PATH
+# Where installers put tools: a login shell finds them there, a script may not. Named before they exist, since the set-up
+# may make them while a script runs.
+export PATH=$PATH:$HOME/.cargo/bin:/usr/local/go/bin
 
 say() { printf '%s\n' "$*"; }
 fail() { printf '\n%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
