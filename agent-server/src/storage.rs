@@ -1,6 +1,7 @@
-//! The storage probe: writes, syncs and removes a file in each folder that the server depends on.
+//! The server's own storage: private folders and files, and the probe that writes, syncs and removes a file in each folder
+//! that the server depends on.
 //!
-//! Owns the probe and its repetition. Many volumes mount read-only or with foreign owners without any error until the
+//! Owns the modes of what the server keeps, the probe and its repetition. Must not know what is kept. Many volumes mount read-only or with foreign owners without any error until the
 //! first write, so nothing less tells whether they work.
 
 use std::fs::{self, DirBuilder, OpenOptions};

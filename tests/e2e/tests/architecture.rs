@@ -45,7 +45,7 @@ const AGENT_SERVER: &[(&str, &[&str])] = &[
     ("catalog", &["workspace", "sandbox"]),
     ("llm", &["catalog"]),
     ("harness", &["llm", "catalog", "workspace", "sandbox"]),
-    ("session", &["harness", "llm", "catalog", "workspace", "sandbox"]),
+    ("session", &["harness", "llm", "catalog", "workspace", "sandbox", "storage"]),
     ("config", &[]),
     ("auth", &["config"]),
     ("telemetry", &["config"]),
