@@ -114,6 +114,13 @@ lock_cluster() {
     flock -w 300 9 || die "the cluster $NAME stayed locked for 5 minutes"
 }
 
+# In a changed root (chroot) containers would run, but whoever enters one, as `kubectl exec` does, would land in the root of the
+# machine: a mount namespace is entered at its own root.
+need_own_root() {
+    [[ $(stat -c %d:%i /) == "$(nsenter --mount=/proc/self/ns/mnt -- stat -c %d:%i /)" ]] ||
+        die "this is a changed root (chroot), where containers are not safe to enter; use a container, a virtual machine or pivot_root"
+}
+
 need_root() {
     ((EUID == 0)) || die "a node needs root (mounts, network namespaces); without root only: start --control-plane-only"
 }

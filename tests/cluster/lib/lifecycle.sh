@@ -1,7 +1,7 @@
 # Start, stop, status and the questions about a running cluster.
 
 cluster_start() {
-    [[ $CONTROL_PLANE_ONLY == yes ]] || need_root
+    [[ $CONTROL_PLANE_ONLY == yes ]] || { need_root; need_own_root; }
     build_all
     load_programs
     lock_cluster
