@@ -33,6 +33,12 @@ stop_step() {
   [[ -n $RUNNING_STEP ]] || return 0
   kill -TERM -- "-$RUNNING_STEP" 2>/dev/null || true
   wait "$RUNNING_STEP" 2>/dev/null || true
+  # What it started may have to tidy up: a cluster takes down what it has begun.
+  local end=$((SECONDS + 60))
+  while kill -0 -- "-$RUNNING_STEP" 2>/dev/null; do
+    ((SECONDS < end)) || { say "still running: process group $RUNNING_STEP"; break; }
+    sleep 0.1
+  done
   RUNNING_STEP=''
 }
 trap leave EXIT
