@@ -7,6 +7,7 @@ pub mod config;
 pub mod harness;
 pub mod http;
 pub mod llm;
+pub mod predecessor;
 pub mod readiness;
 pub mod runtime;
 pub mod sandbox;
@@ -31,6 +32,7 @@ use crate::http::{App, AppState};
 use crate::llm::anthropic::{Anthropic, AnthropicConfiguration};
 use crate::llm::key::ModelKey as ModelKeySource;
 use crate::llm::{KeyState, Llm};
+use crate::predecessor::StateLock;
 use crate::readiness::{ModelKey, Readiness};
 use crate::runtime::RuntimeError;
 use crate::runtime::direct::DirectRuntime;
@@ -71,26 +73,38 @@ pub async fn run(config: Config, started_at: Instant) -> Result<(), StartError> 
     let (metrics, starting) = (Arc::new(Metrics::new()), Arc::new(Readiness::new()));
     let router = http::starting::router(config.pod_uid.clone(), started_at, starting.clone());
     let serving = listeners.start(router, metrics.clone());
-    let app = tokio::select! {
+    let (app, lock) = tokio::select! {
         () = signals.next() => return Ok(()),
         app = prepare(&config, &metrics, &starting, started_at) => app?,
     };
-    tracing::info!(mode = app.config.mode.as_str(), named = app.config.mode_named, "serving");
+    tracing::info!(
+        mode = app.config.mode.as_str(),
+        named = app.config.mode_named,
+        state_lock = lock.is_held(),
+        "serving"
+    );
     app.readiness.set_started();
     serving.serve(app, signals).await;
+    // The next server may begin.
+    drop(lock);
     Ok(())
 }
 
-/// Waits for storage, then puts the parts together. A sandbox that cannot be had is told by the readiness and tried
+/// Waits for storage and for the server before this one, then puts the parts together. A sandbox that cannot be had is told by the readiness and tried
 /// again; everything else that fails ends the process.
 async fn prepare(
     config: &Arc<Config>,
     metrics: &Arc<Metrics>,
     starting: &Readiness,
     started_at: Instant,
-) -> Result<AppState, StartError> {
+) -> Result<(AppState, StateLock), StartError> {
     let folders = [("workspace", config.workspace_root.clone()), ("state", config.state_dir.clone())];
     storage::until_writable(&folders, starting).await;
+    // A person who starts a second server on a folder wants it now.
+    let limit = if config.pod_uid.is_some() { predecessor::LIMIT } else { Duration::ZERO };
+    let lock = predecessor::take_over(&config.state_dir, limit)
+        .await
+        .map_err(|error| StartError::Agent(format!("the state directory cannot be locked: {}", error.kind())))?;
     loop {
         match compose(config.clone(), metrics.clone(), started_at).await {
             Err(StartError::Runtime(RuntimeError::Sandbox(error))) => {
@@ -98,7 +112,7 @@ async fn prepare(
                 starting.set_sandbox(Some(error.to_string()));
                 tokio::time::sleep(SANDBOX_RETRY).await;
             }
-            outcome => return outcome,
+            outcome => return outcome.map(|app| (app, lock)),
         }
     }
 }

@@ -50,6 +50,7 @@ const AGENT_SERVER: &[(&str, &[&str])] = &[
     ("auth", &["config"]),
     ("telemetry", &["config"]),
     ("activity", &[]),
+    ("predecessor", &["storage"]),
     ("readiness", &[]),
     ("shutdown", &[]),
     ("storage", &["readiness"]),
