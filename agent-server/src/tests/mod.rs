@@ -1,0 +1,3 @@
+//! Tests across modules.
+
+mod parsers;
