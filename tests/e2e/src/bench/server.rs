@@ -13,7 +13,8 @@ use tokio::process::{Child, Command};
 
 use super::{Figure, Goal, milliseconds, resident_mebibytes};
 
-const TOKEN: &str = "bench-token-of-thirty-two-characters";
+/// Token of the server under test.
+pub const TOKEN: &str = "bench-token-of-thirty-two-characters";
 /// Connections of the load runs, as the goal is stated.
 const CONNECTIONS: &str = "32";
 /// Long enough to pass warm-up, short enough that three runs of two routes take 30 s.
@@ -34,6 +35,8 @@ pub struct Server {
     pub started_in: Duration,
     /// From process start to the first 200 of `/ready`.
     pub ready_in: Duration,
+    /// Folder of the workspace.
+    pub root: PathBuf,
     _child: Child,
     _folder: tempfile::TempDir,
 }
@@ -81,7 +84,7 @@ impl Server {
         until_ok(client, &format!("{base_url}/ready"), begin).await?;
         let ready_in = begin.elapsed();
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Ok(Self { base_url, pid, started_in, ready_in, _child: child, _folder: folder })
+        Ok(Self { base_url, pid, started_in, ready_in, root, _child: child, _folder: folder })
     }
 }
 
@@ -206,6 +209,8 @@ pub async fn run(binary: &Path) -> anyhow::Result<Vec<Figure>> {
     figures.push(Figure::new("chat: first text over the model's, later turns", "ms", later, Goal::MedianAtMost(1.0)));
     let after = vec![resident_mebibytes(server.pid)?];
     figures.push(Figure::new("agent server: memory after load and 200 chats", "MiB", after, Goal::MaxAtMost(60.0)));
+    drop(server);
+    figures.extend(super::large_tree::run(binary, &client, &model_url).await?);
     Ok(figures)
 }
 
