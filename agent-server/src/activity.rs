@@ -286,6 +286,20 @@ impl Activity {
         self.changed.notified().await;
     }
 
+    /// Completes once the drain is for good.
+    pub async fn stopped(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the check, so that a stop in between is not missed.
+            changed.as_mut().enable();
+            if self.is_stopping() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Completes when no turn runs.
     pub async fn turns_ended(&self) {
         loop {

@@ -4,10 +4,14 @@ pub mod activity;
 pub mod auth;
 pub mod catalog;
 pub mod config;
+pub mod event_log;
+#[cfg(test)]
+mod tests;
 pub mod harness;
 pub mod http;
 pub mod llm;
 pub mod predecessor;
+pub mod quiesce;
 pub mod readiness;
 pub mod runtime;
 pub mod sandbox;
@@ -16,6 +20,7 @@ pub mod session;
 pub mod shutdown;
 pub mod storage;
 pub mod telemetry;
+pub mod ui_bridge;
 pub mod workspace;
 
 use std::sync::Arc;
@@ -33,15 +38,18 @@ use crate::llm::anthropic::{Anthropic, AnthropicConfiguration};
 use crate::llm::key::ModelKey as ModelKeySource;
 use crate::llm::{KeyState, Llm};
 use crate::predecessor::StateLock;
+use crate::quiesce::Quiesce;
 use crate::readiness::{ModelKey, Readiness};
 use crate::runtime::RuntimeError;
 use crate::runtime::direct::DirectRuntime;
 use crate::sandbox::Sandbox;
 use crate::sandbox::direct::DirectSettings;
+use crate::sandbox::process_tree::pause_commands;
 use crate::serve::{ServeError, Signals};
 use crate::session::{SessionSettings, Sessions};
 use crate::shutdown::{Closing, Shutdown};
 use crate::telemetry::Metrics;
+use crate::ui_bridge::UiBridge;
 use crate::workspace::Workspace;
 
 /// Pause between looks at a key that is missing or was rejected.
@@ -98,8 +106,7 @@ async fn prepare(
     starting: &Readiness,
     started_at: Instant,
 ) -> Result<(AppState, StateLock), StartError> {
-    let folders = [("workspace", config.workspace_root.clone()), ("state", config.state_dir.clone())];
-    storage::until_writable(&folders, starting).await;
+    storage::until_writable(&folders(config), starting).await;
     // A person who starts a second server on a folder wants it now.
     let limit = if config.pod_uid.is_some() { predecessor::LIMIT } else { Duration::ZERO };
     let lock = predecessor::take_over(&config.state_dir, limit)
@@ -117,18 +124,30 @@ async fn prepare(
     }
 }
 
+/// What the server writes to.
+fn folders(config: &Config) -> Vec<storage::NamedFolder> {
+    vec![("workspace", config.workspace_root.clone()), ("state", config.state_dir.clone())]
+}
+
 /// Puts the parts together. The folders of the workspace and of the state exist and can be written.
 pub async fn compose(config: Arc<Config>, metrics: Arc<Metrics>, started_at: Instant) -> Result<AppState, StartError> {
     let runtime = direct_runtime(&config).build().await?;
     let readiness = Arc::new(Readiness::new());
     let (workspace, sandbox) = (runtime.workspace(), runtime.sandbox());
     let counted = sandbox.clone();
+    tokio::spawn(storage::watch(folders(&config), readiness.clone()));
     let shutdown = Arc::new(Shutdown::default());
-    let sessions = agent(&config, &workspace, &sandbox, &readiness, &shutdown)?;
+    let ui_bridge = UiBridge::open(config.state_dir.join("ui"), config.ui_kinds.clone())
+        .map_err(|error| StartError::Agent(error.to_string()))?;
+    let ui_bridge = Arc::new(ui_bridge);
+    let sessions = agent(&config, &workspace, &sandbox, &readiness, &shutdown, &ui_bridge)?;
+    let quiesce = Quiesce::new(workspace.clone(), Box::new(stop_commands));
     Ok(Arc::new(App {
+        quiesce,
         workspace,
         sandbox,
         sessions,
+        ui_bridge,
         activity: Activity::new(move || counted.running()),
         readiness,
         shutdown,
@@ -139,6 +158,13 @@ pub async fn compose(config: Arc<Config>, metrics: Arc<Metrics>, started_at: Ins
     }))
 }
 
+/// Stops or continues the processes of commands, which all run below this process in the modes there are.
+fn stop_commands(stop: bool) {
+    if let Err(error) = pause_commands(stop) {
+        tracing::error!(%error, stop, "the processes of commands could not be signalled");
+    }
+}
+
 /// The model, the tools, the turn loop and the sessions.
 fn agent(
     config: &Config,
@@ -146,6 +172,7 @@ fn agent(
     sandbox: &Arc<dyn Sandbox>,
     readiness: &Arc<Readiness>,
     shutdown: &Shutdown,
+    ui_bridge: &Arc<UiBridge>,
 ) -> Result<Arc<Sessions>, StartError> {
     let artifacts = Artifacts::open(&config.state_dir.join("artifacts"), ArtifactLimits::default())
         .map_err(|error| StartError::Agent(error.to_string()))?;
@@ -153,7 +180,7 @@ fn agent(
     tokio::spawn(watch_key(llm.clone()));
     let harness = Arc::new(TurnLoop {
         llm,
-        catalog: Arc::new(standard(StandardTools::new(artifacts))),
+        catalog: Arc::new(standard(StandardTools::new(artifacts)).with(ui_bridge::tools::tools(ui_bridge))),
         workspace: workspace.clone(),
         sandbox: sandbox.clone(),
         prompt: PromptSettings {

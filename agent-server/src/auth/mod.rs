@@ -3,13 +3,18 @@
 //! Owns token verification and its caches. Must not know HTTP routes; the HTTP layer asks for a [`Principal`] and
 //! compares its scopes with the route.
 
+mod browser_sessions;
 mod polled_file;
 mod signed;
 mod static_token;
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use secrecy::ExposeSecret as _;
+
+use self::browser_sessions::BrowserSessions;
+pub use self::browser_sessions::LIFETIME as BROWSER_SESSION_LIFETIME;
 pub use signed::SignedTokenVerifier;
 pub use static_token::{StaticToken, ensure_generated};
 
@@ -41,6 +46,7 @@ pub enum AuthError {
 pub struct Authenticator {
     signed: Option<SignedTokenVerifier>,
     fixed: Option<StaticToken>,
+    browsers: BrowserSessions,
 }
 
 impl Authenticator {
@@ -49,6 +55,7 @@ impl Authenticator {
         Self {
             signed: config.signed.as_ref().map(SignedTokenVerifier::new),
             fixed: config.static_token_file.as_ref().map(StaticToken::new),
+            browsers: BrowserSessions::default(),
         }
     }
 
@@ -62,7 +69,28 @@ impl Authenticator {
         let Some(value) = authorization else {
             return Err(AuthError::Required);
         };
-        let token = bearer(value)?;
+        self.verify(bearer(value)?)
+    }
+
+    /// Begins a browser's session for the value of an `Authorization` header; returns the value of its cookie.
+    pub fn begin_browser_session(&self, authorization: Option<&[u8]>) -> Result<String, AuthError> {
+        let token = bearer(authorization.ok_or(AuthError::Required)?)?;
+        self.verify(token)?;
+        let handle = self.browsers.begin(token, Instant::now());
+        handle.ok_or_else(|| AuthError::Invalid("the system gives no random bytes".into()))
+    }
+
+    /// Verifies the value of a browser's cookie. It is never good for the lifecycle calls: no page makes them.
+    pub fn authenticate_browser(&self, cookie: &str) -> Result<Arc<Principal>, AuthError> {
+        let token = self.browsers.token(cookie, Instant::now()).ok_or(AuthError::Required)?;
+        let principal = self.verify(token.expose_secret())?;
+        if principal.lifecycle {
+            return Ok(Arc::new(Principal { lifecycle: false, ..(*principal).clone() }));
+        }
+        Ok(principal)
+    }
+
+    fn verify(&self, token: &str) -> Result<Arc<Principal>, AuthError> {
         match (&self.signed, &self.fixed) {
             // A compact JWS has exactly two dots; a static token that has them too is still tried.
             (Some(signed), fixed) if token.bytes().filter(|byte| *byte == b'.').count() == 2 => {

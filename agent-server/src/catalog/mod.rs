@@ -98,6 +98,17 @@ pub struct FileChange {
     pub size: Option<u64>,
 }
 
+/// A command that a tool gave to the user interface, shown as `data-ui-command`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UiCommand {
+    /// Number of the command.
+    pub seq: u64,
+    /// Kind.
+    pub kind: String,
+    /// Parameters.
+    pub params: Value,
+}
+
 /// What a running tool reports.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToolProgress {
@@ -105,6 +116,8 @@ pub enum ToolProgress {
     Preliminary(String),
     /// A file changed.
     FileChanged(FileChange),
+    /// A command went to the user interface.
+    UiCommand(UiCommand),
 }
 
 /// What a tool gets to work with.
@@ -143,6 +156,13 @@ impl Catalog {
     /// Collects tools; a later one of the same name replaces an earlier one.
     pub fn new(tools: impl IntoIterator<Item = Arc<dyn Tool>>) -> Self {
         Self { tools: tools.into_iter().map(|tool| (tool.definition().name, tool)).collect() }
+    }
+
+    /// With more tools; one of the same name replaces an earlier one.
+    #[must_use]
+    pub fn with(mut self, tools: impl IntoIterator<Item = Arc<dyn Tool>>) -> Self {
+        self.tools.extend(tools.into_iter().map(|tool| (tool.definition().name, tool)));
+        self
     }
 
     /// Looks a tool up.

@@ -67,6 +67,9 @@ pub struct Arguments {
     /// Host names, separated by commas, under which browsers reach a server with a static token, beside loopback
     #[arg(long, env = "BORING_AGENT_PUBLIC_HOSTS", value_name = "NAMES")]
     pub public_hosts: Option<String>,
+    /// Origins, separated by commas, whose pages may call the server, such as https://app.example
+    #[arg(long, env = "BORING_AGENT_ALLOWED_ORIGINS", value_name = "ORIGINS")]
+    pub allowed_origins: Option<String>,
     /// Folder of the workspace, as an alternative to FOLDER
     #[arg(long, visible_alias = "workspace", env = "BORING_AGENT_WORKSPACE_ROOT", value_name = "FOLDER")]
     pub workspace_root: Option<String>,
@@ -109,6 +112,10 @@ pub struct Arguments {
     /// Folder with files that commands may read
     #[arg(long, env = "BORING_AGENT_COMMAND_FILES_DIR", value_name = "FOLDER")]
     pub command_files_dir: Option<String>,
+    /// Kinds of commands for the user interface, separated by commas, beside the built-in ones; the tool `exec_ui` lists
+    /// them
+    #[arg(long, env = "BORING_AGENT_UI_KINDS", value_name = "NAMES")]
+    pub ui_kinds: Option<String>,
     /// Log filter, such as `info` or `agent_server=debug` [default: `RUST_LOG`, else info]
     #[arg(long, env = "BORING_AGENT_LOG", value_name = "FILTER")]
     pub log: Option<String>,

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod file;
+mod interface;
 mod resolve;
 
 use std::collections::BTreeMap;
@@ -155,6 +156,8 @@ pub struct Config {
     pub metrics_port: Option<u16>,
     /// Host names accepted beside loopback and literal addresses, for static tokens only.
     pub public_hosts: Vec<String>,
+    /// Origins whose pages may call, in lower case.
+    pub allowed_origins: Vec<String>,
     /// Real path of the workspace folder.
     pub workspace_root: PathBuf,
     /// Id of the workspace.
@@ -173,6 +176,8 @@ pub struct Config {
     pub system_prompt_file: Option<PathBuf>,
     /// What commands get.
     pub commands: CommandConfig,
+    /// Kinds of commands for the user interface beside the built-in ones.
+    pub ui_kinds: Vec<String>,
     /// Logs.
     pub log: LogConfig,
 }

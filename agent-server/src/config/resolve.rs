@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Arguments, AuthenticationConfig, CommandConfig, Config, ConfigError, ConfigFault, KeySource, LogConfig, LogFormat,
-    ModelConfig, ModelProvider, RuntimeMode, SignedTokens, file,
+    ModelConfig, ModelProvider, RuntimeMode, SignedTokens, file, interface,
 };
 
 /// Port of the HTTP interface, the same in a pod.
@@ -110,6 +110,13 @@ impl Check<'_> {
         found
     }
 
+    fn take<T: Default>(&mut self, name: &str, outcome: Result<T, String>) -> T {
+        outcome.unwrap_or_else(|message| {
+            self.fail(name, message);
+            T::default()
+        })
+    }
+
     fn path(&self, text: Option<&String>) -> Option<PathBuf> {
         text.filter(|text| !text.is_empty()).map(|text| self.surroundings.current_dir.join(text))
     }
@@ -153,6 +160,9 @@ pub fn resolve(arguments: &Arguments, surroundings: &Surroundings) -> Result<Con
         files_dir: check.folder("--command-files-dir", arguments.command_files_dir.as_ref()),
         git: git_variables(surroundings),
     };
+    let allowed_origins =
+        check.take("--allowed-origins", interface::allowed_origins(arguments.allowed_origins.as_deref()));
+    let ui_kinds = check.take("--ui-kinds", interface::ui_kinds(arguments.ui_kinds.as_deref()));
     let log = log(&mut check, arguments);
     if !check.faults.is_empty() {
         return Err(ConfigError(check.faults));
@@ -164,6 +174,7 @@ pub fn resolve(arguments: &Arguments, surroundings: &Surroundings) -> Result<Con
         port,
         metrics_port,
         public_hosts: public_hosts(arguments),
+        allowed_origins,
         workspace_root,
         workspace_id,
         state_dir,
@@ -173,6 +184,7 @@ pub fn resolve(arguments: &Arguments, surroundings: &Surroundings) -> Result<Con
         model,
         system_prompt_file,
         commands,
+        ui_kinds,
         log,
     })
 }

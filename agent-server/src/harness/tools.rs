@@ -130,9 +130,9 @@ impl ToolRunner {
                 }
             }
         };
-        // File changes that were reported just before the end count; a late preliminary does not.
+        // What was done just before the end counts; a late preliminary does not.
         while let Ok(report) = progress.try_recv() {
-            if matches!(report, ToolProgress::FileChanged(_)) {
+            if !matches!(report, ToolProgress::Preliminary(_)) {
                 view.take(report, &self.emitter).await;
             }
         }
@@ -268,13 +268,26 @@ impl<'a> View<'a> {
                 self.pending = (self.shown.as_ref() != Some(&tail)).then_some(tail);
             }
             ToolProgress::FileChanged(change) => {
-                let mut data = object(&change);
-                data.insert("toolCallId".into(), self.id.into());
-                let id = format!("{}-{}", self.id, self.changes);
-                self.changes += 1;
+                let (id, data) = self.part(&change);
                 emitter.chunk(Chunk::DataFileChanged { id, data }).await;
             }
+            ToolProgress::UiCommand(command) => {
+                let (id, data) = self.part(&command);
+                emitter.chunk(Chunk::DataUiCommand { id, data }).await;
+            }
         }
+    }
+
+    /// Id and content of a persistent part that belongs to the call.
+    fn part(&mut self, content: &impl serde::Serialize) -> (String, serde_json::Map<String, serde_json::Value>) {
+        let mut data = object(content);
+        for value in data.values_mut() {
+            drop_prototype_keys(value);
+        }
+        data.insert("toolCallId".into(), self.id.into());
+        let id = format!("{}-{}", self.id, self.changes);
+        self.changes += 1;
+        (id, data)
     }
 
     async fn show(&mut self, emitter: &Emitter) {

@@ -2,18 +2,34 @@
 //!
 //! Owns the access table. Must not know how tokens are verified.
 //!
-//! Host and Origin are checked only when the static token is accepted, that is on a user's own machine: there a page
-//! of another site could reach the server by DNS rebinding. In a pod only signed bearer tokens are accepted, which no
-//! browser sends by itself, and the Host header is a pod IP or a service name.
+//! Host and Origin are checked when the static token is accepted, that is on a user's own machine: there a page of
+//! another site could reach the server by DNS rebinding. In a pod only signed bearer tokens are accepted, which no
+//! browser sends by itself, and the Host header is a pod IP or a service name. A cookie is sent by browsers themselves,
+//! so with one both are checked everywhere, and a request that changes something must name its origin.
 
 use std::net::IpAddr;
 
-use axum::http::HeaderMap;
-use axum::http::header::{AUTHORIZATION, HOST, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
+use axum::extract::State;
+use axum::http::header::{AUTHORIZATION, COOKIE, HOST, HeaderValue, ORIGIN, SET_COOKIE, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, Method};
+use axum::response::{IntoResponse, Response};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-use super::App;
-use super::error::{ApiError, Code};
-use crate::auth::{AuthError, Principal};
+use super::error::{ApiError, ApiResult, Code};
+use super::files::Done;
+use super::openapi::ErrorBody;
+use super::{App, AppState};
+use crate::auth::{AuthError, BROWSER_SESSION_LIFETIME, Principal};
+use crate::config::Config;
+
+/// Name of the browser's cookie.
+const SESSION_COOKIE: &str = "boring_agent_session";
+
+/// The routes of this module.
+pub fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(begin_session))
+}
 
 /// Who may call a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,16 +56,51 @@ pub fn access(route: &str) -> Access {
     }
 }
 
+/// Turns the bearer token of this request into a cookie for browsers and `EventSource`: `HttpOnly`, `SameSite=Strict`, good
+/// for at most a week and never longer than the token.
+#[utoipa::path(post, path = "/api/v1/auth/session", tag = "auth", responses(
+    (status = 200, body = Done), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody)))]
+async fn begin_session(State(app): State<AppState>, headers: HeaderMap) -> ApiResult<Response> {
+    // A cookie alone does not make another one: the token has to be shown.
+    let handle = app.authenticator.begin_browser_session(headers.get(AUTHORIZATION).map(HeaderValue::as_bytes))?;
+    let encrypted = headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
+    let secure = if encrypted { "; Secure" } else { "" };
+    let seconds = BROWSER_SESSION_LIFETIME.as_secs();
+    let cookie = format!("{SESSION_COOKIE}={handle}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
+    let cookie = HeaderValue::try_from(cookie).map_err(ApiError::internal)?;
+    Ok(([(SET_COOKIE, cookie)], Done::OK).into_response())
+}
+
 /// Lets a request pass or says why not.
-pub fn check(app: &App, access: Access, headers: &HeaderMap) -> Result<(), ApiError> {
+pub fn check(app: &App, access: Access, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
     if access == Access::Public {
         return Ok(());
     }
-    if app.authenticator.accepts_static_token() {
-        check_browser(headers, &app.config.public_hosts)?;
-    }
-    let principal = app.authenticator.authenticate(headers.get(AUTHORIZATION).map(HeaderValue::as_bytes))?;
+    let principal = match (headers.get(AUTHORIZATION), session_cookie(headers)) {
+        (None, Some(cookie)) => {
+            check_browser(headers, &app.config)?;
+            if !matches!(*method, Method::GET | Method::HEAD) && !headers.contains_key(ORIGIN) {
+                return Err(ApiError::new(Code::AuthInvalid, "with a cookie the request must name its origin"));
+            }
+            app.authenticator.authenticate_browser(cookie)?
+        }
+        (authorization, _) => {
+            if app.authenticator.accepts_static_token() {
+                check_browser(headers, &app.config)?;
+            }
+            app.authenticator.authenticate(authorization.map(HeaderValue::as_bytes))?
+        }
+    };
     check_scope(&principal, access)
+}
+
+/// The value of our cookie; with two of the name the first, as RFC 6265 orders them.
+fn session_cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    cookies.flat_map(|list| list.split(';')).find_map(|cookie| {
+        let (name, value) = cookie.trim().split_once('=')?;
+        (name == SESSION_COOKIE).then_some(value)
+    })
 }
 
 fn check_scope(principal: &Principal, access: Access) -> Result<(), ApiError> {
@@ -78,7 +129,15 @@ impl From<AuthError> for ApiError {
 }
 
 /// Refuses requests that a page of another site could have caused.
-fn check_browser(headers: &HeaderMap, public_hosts: &[String]) -> Result<(), ApiError> {
+fn check_browser(headers: &HeaderMap, config: &Config) -> Result<(), ApiError> {
+    check_host_and_origin(headers, &config.public_hosts, &config.allowed_origins)
+}
+
+fn check_host_and_origin(
+    headers: &HeaderMap,
+    public_hosts: &[String],
+    allowed_origins: &[String],
+) -> Result<(), ApiError> {
     let text = |value: &HeaderValue| value.to_str().unwrap_or("?").to_ascii_lowercase();
     let host = headers.get(HOST).map(text).unwrap_or_default();
     if !allowed(host_name(&host), public_hosts) {
@@ -90,6 +149,9 @@ fn check_browser(headers: &HeaderMap, public_hosts: &[String]) -> Result<(), Api
     let Some(origin) = headers.get(ORIGIN).map(text) else {
         return Ok(());
     };
+    if allowed_origins.contains(&origin) {
+        return Ok(());
+    }
     let authority = origin.split_once("://").map(|(_, authority)| authority);
     if authority.is_none_or(|authority| authority != host && !own_origin(host_name(authority), public_hosts)) {
         return Err(ApiError::new(Code::AuthInvalid, "the request comes from a page of another site"));
@@ -121,7 +183,7 @@ fn own_origin(name: &str, public_hosts: &[String]) -> bool {
 mod tests {
     use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-    use super::{Access, access, check_browser};
+    use super::{Access, access, check_host_and_origin, session_cookie};
 
     #[test]
     fn unknown_routes_need_a_user() {
@@ -138,14 +200,16 @@ mod tests {
     #[test]
     fn rebound_names_and_foreign_pages_are_refused() {
         let hosts = ["agent.example".to_string()];
+        let origins = ["https://app.example".to_string()];
         for good in [
             request(&[("host", "localhost:8787")]),
             request(&[("host", "LOCALHOST:8787"), ("origin", "http://localhost:3000")]),
             request(&[("host", "[::1]:8787"), ("origin", "http://[::1]:8787")]),
             request(&[("host", "192.168.1.7:8787"), ("origin", "http://192.168.1.7:8787")]),
             request(&[("host", "agent.example"), ("origin", "https://agent.example")]),
+            request(&[("host", "localhost:8787"), ("origin", "https://app.example")]),
         ] {
-            assert!(check_browser(&good, &hosts).is_ok(), "{good:?}");
+            assert!(check_host_and_origin(&good, &hosts, &origins).is_ok(), "{good:?}");
         }
         for bad in [
             request(&[]),
@@ -153,9 +217,18 @@ mod tests {
             request(&[("host", "localhost.evil.example")]),
             request(&[("host", "localhost:8787"), ("origin", "https://evil.example")]),
             request(&[("host", "localhost:8787"), ("origin", "null")]),
+            request(&[("host", "localhost:8787"), ("origin", "http://app.example")]),
+            request(&[("host", "localhost:8787"), ("origin", "https://app.example:444")]),
             request(&[("host", "192.168.1.7:8787"), ("origin", "http://192.168.1.8")]),
         ] {
-            assert!(check_browser(&bad, &hosts).is_err(), "{bad:?}");
+            assert!(check_host_and_origin(&bad, &hosts, &origins).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn the_cookie_is_found_among_others() {
+        let found = |value: &'static str| session_cookie(&request(&[("cookie", value)])).map(str::to_string);
+        assert_eq!(found("a=b; boring_agent_session=x=y; c"), Some("x=y".into()));
+        assert_eq!(found("boring_agent_session_=x; Boring_Agent_Session=y"), None);
     }
 }

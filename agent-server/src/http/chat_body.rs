@@ -5,13 +5,18 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io::Read;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::HeaderMap;
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _, stream};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::body;
@@ -27,6 +32,10 @@ const SMALL: u64 = 256 * 1024;
 
 /// Large bodies read at once; a quarter of the blocking threads, so that slow clients never keep storage waiting.
 static READERS: Semaphore = Semaphore::const_new(16);
+/// Clients that wait for a reader.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// While somebody waits, a client that sends nothing for this long loses its reader.
+const PRESSED_IDLE: Duration = Duration::from_secs(2);
 
 /// What a chat says; everything else in the body belongs to the application and is skipped.
 #[derive(Debug, Default, PartialEq)]
@@ -62,8 +71,11 @@ pub async fn read(headers: &HeaderMap, body: Body) -> ApiResult<ChatBody> {
         return body::parse_json(&bytes);
     }
     // Each reader holds a blocking thread for as long as its client takes.
-    let _slot = READERS.acquire().await.map_err(ApiError::internal)?;
-    let reader = SyncIoBridge::new(StreamReader::new(Box::pin(body::stream(body))));
+    let _slot = {
+        let _waiting = Waiting::begin();
+        READERS.acquire().await.map_err(ApiError::internal)?
+    };
+    let reader = SyncIoBridge::new(StreamReader::new(Box::pin(pieces(body))));
     let parsed = tokio::task::spawn_blocking(move || {
         let member = Cell::new(0);
         let mut bounded = Bounded { inner: reader, left: MAX_CHAT_BODY, member: &member };
@@ -81,6 +93,39 @@ pub async fn read(headers: &HeaderMap, body: Body) -> ApiResult<ChatBody> {
         Ok(Err((error, limit))) => Err(fault(&error, limit)),
         Err(error) => Err(ApiError::internal(error)),
     }
+}
+
+/// Counts a client among those that wait.
+struct Waiting;
+
+impl Waiting {
+    fn begin() -> Self {
+        WAITING.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The body's pieces; a client that stalls is cut off, and sooner when others wait for its reader.
+fn pieces(body: Body) -> impl Stream<Item = std::io::Result<Bytes>> + Send + 'static {
+    stream::unfold(Some(body.into_data_stream()), |body| async move {
+        let mut body = body?;
+        let begin = Instant::now();
+        loop {
+            match tokio::time::timeout(PRESSED_IDLE, body.next()).await {
+                Ok(Some(Ok(bytes))) => return Some((Ok(bytes), Some(body))),
+                Ok(None) => return None,
+                Ok(Some(Err(error))) => return Some((Err(std::io::Error::other(error)), None)),
+                Err(_) if begin.elapsed() < body::BODY_IDLE && WAITING.load(Ordering::Relaxed) == 0 => {}
+                Err(_) => return Some((Err(std::io::ErrorKind::TimedOut.into()), None)),
+            }
+        }
+    })
 }
 
 fn fault(error: &serde_json::Error, limit: usize) -> ApiError {
@@ -301,6 +346,33 @@ mod tests {
         for head in ["{\"message\":\"", "{\"messages\":[\"", "{\"other\":\"", "{\""] {
             let error = read(&headers(None), body(head, "", pieces, "", "\"}")).await.expect_err("too large");
             assert_eq!((error.code(), &error.body()["error"]["limit"]), (Code::PayloadTooLarge, &json!(MAX_MEMBER)));
+        }
+    }
+
+    #[tokio::test]
+    async fn stalled_clients_do_not_keep_others_from_being_read() {
+        let (clients, bodies): (Vec<_>, Vec<_>) =
+            (0..16).map(|_| futures::channel::mpsc::unbounded::<std::io::Result<Bytes>>()).unzip();
+        for client in &clients {
+            client.unbounded_send(Ok(Bytes::from_static(b"{\"messages\":["))).expect("open");
+        }
+        let read_stalled = |body| tokio::spawn(async move { read(&headers(None), Body::from_stream(body)).await });
+        let readers: Vec<_> = bodies.into_iter().map(read_stalled).collect();
+        // Each has its reader once its first piece was asked for; the next client then finds none free.
+        let taken = async {
+            while READERS.available_permits() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(body::BODY_IDLE, taken).await.expect("sixteen readers");
+        let begin = std::time::Instant::now();
+        let whole = Body::from_stream(stream::iter([Ok::<_, std::io::Error>("{\"messages\":[{\"role\":\"user\"}]}")]));
+        let chat = read(&headers(None), whole).await.expect("read");
+        assert_eq!(chat.message, Some(json!({"role": "user"})));
+        assert!(begin.elapsed() < body::BODY_IDLE * 2 / 3, "{:?}", begin.elapsed());
+        drop(clients);
+        for reader in readers {
+            reader.await.expect("no panic").expect_err("none of them was whole");
         }
     }
 

@@ -50,12 +50,16 @@ pub enum Code {
     SandboxExpired,
     /// 413.
     PayloadTooLarge,
+    /// 414: a target that the parser does not take.
+    UriTooLong,
     /// 415: content that the route cannot take or show.
     UnsupportedMediaType,
     /// 416.
     RangeNotSatisfiable,
     /// 423: another process writes the session.
     SessionLocked,
+    /// 431: a request head over its limit.
+    HeadTooLarge,
     /// 429.
     RateLimited,
     /// 500: a defect; the detail is in the log under the request id.
@@ -97,9 +101,11 @@ impl Code {
             Self::ChannelMismatch => "channel_mismatch",
             Self::SandboxExpired => "sandbox_expired",
             Self::PayloadTooLarge => "payload_too_large",
+            Self::UriTooLong => "uri_too_long",
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::RangeNotSatisfiable => "range_not_satisfiable",
             Self::SessionLocked => "session_locked",
+            Self::HeadTooLarge => "head_too_large",
             Self::RateLimited => "rate_limited",
             Self::Internal => "internal",
             Self::NotImplemented => "not_implemented",
@@ -130,9 +136,11 @@ impl Code {
             | Self::ChannelMismatch => StatusCode::CONFLICT,
             Self::SandboxExpired => StatusCode::GONE,
             Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UriTooLong => StatusCode::URI_TOO_LONG,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
             Self::SessionLocked => StatusCode::LOCKED,
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
@@ -290,6 +298,7 @@ impl From<WorkspaceError> for ApiError {
                 return Self::new(Code::PayloadTooLarge, message).with_extra("size", size).with_extra("limit", limit);
             }
             WorkspaceError::StorageFull => Code::StorageFull,
+            WorkspaceError::ReadOnly => Code::VolumeNotWritable,
             WorkspaceError::Pattern(_) | WorkspaceError::Rejected(_) => Code::ValidationError,
             WorkspaceError::Cancelled => Code::RequestTimeout,
             WorkspaceError::Io(_) => Code::Internal,
@@ -305,5 +314,18 @@ impl From<SandboxError> for ApiError {
             SandboxError::WorkingDirectory(_) => Code::NotFound,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace::WorkspacePath;
+
+    #[test]
+    fn a_workspace_that_takes_no_writes_is_told_from_a_path_that_may_not_be_used() {
+        let code = |error: WorkspaceError| ApiError::from(error).code().as_str();
+        assert_eq!(code(WorkspaceError::ReadOnly), "volume_not_writable");
+        assert_eq!(code(WorkspaceError::Denied(WorkspacePath::root())), "path_rejected");
     }
 }

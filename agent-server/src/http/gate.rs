@@ -9,7 +9,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, HeaderValue, IF_MATCH, ORIGIN, RANGE,
+};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -23,7 +25,8 @@ use crate::telemetry::{RequestLabels, Route, RouteLabels};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const BACKGROUND: HeaderName = HeaderName::from_static("x-workspace-background");
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// The place in an event stream that a client resumes after.
+pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Longest request id taken over from a caller.
 const MAX_REQUEST_ID: usize = 128;
 /// Seconds a client should wait for a draining workspace to be gone or back.
@@ -62,7 +65,8 @@ pub async fn gate(State(app): State<AppState>, request: Request, next: Next) -> 
 /// Access, drain and activity. The guard, if any, counts the request as use.
 fn admit(app: &App, route: &str, request: &Request) -> Result<Option<WorkGuard>, ApiError> {
     let access = auth::access(route);
-    auth::check(app, access, request.headers())?;
+    single_headers(request.headers())?;
+    auth::check(app, access, request.method(), request.headers())?;
     // Probes and the operator's own calls are answered while draining, and are never use.
     if matches!(access, Access::Public | Access::Lifecycle) {
         return Ok(None);
@@ -73,7 +77,19 @@ fn admit(app: &App, route: &str, request: &Request) -> Result<Option<WorkGuard>,
     if app.activity.draining() { Err(draining()) } else { Ok(None) }
 }
 
-fn draining() -> ApiError {
+/// Headers of which two would mean two different requests, depending on who reads them.
+const SINGLE: [HeaderName; 9] =
+    [HOST, ORIGIN, AUTHORIZATION, CONTENT_TYPE, CONTENT_LENGTH, IF_MATCH, RANGE, LAST_EVENT_ID, BACKGROUND];
+
+fn single_headers(headers: &HeaderMap) -> Result<(), ApiError> {
+    match SINGLE.iter().find(|name| headers.get_all(*name).iter().nth(1).is_some()) {
+        None => Ok(()),
+        Some(name) => Err(ApiError::invalid_field(name.as_str(), "is given more than once")),
+    }
+}
+
+/// The answer to new work while the workspace is being stopped.
+pub fn draining() -> ApiError {
     ApiError::new(Code::Draining, "the workspace is being stopped")
         .with_retry_after(DRAINING_RETRY_SECONDS)
         .with_header(HeaderName::from_static("x-workspace-state"), HeaderValue::from_static("stopping"))
@@ -92,9 +108,12 @@ fn counts_as_use(route: &str, headers: &HeaderMap) -> bool {
             | "/api/v1/ui/commands/next"
     );
     // `PUT /api/v1/ui/state` is told apart by its body, so its handler has to take a guard itself.
-    !background
-        && !headers.contains_key(LAST_EVENT_ID)
-        && headers.get(BACKGROUND).is_none_or(|value| value.as_bytes() != b"1")
+    !background && !is_background(headers)
+}
+
+/// Whether a request says itself that it is no use: a reader that comes back, or work that nobody waits for.
+pub fn is_background(headers: &HeaderMap) -> bool {
+    headers.contains_key(LAST_EVENT_ID) || headers.get(BACKGROUND).is_some_and(|value| value.as_bytes() == b"1")
 }
 
 /// The caller's id if it is short and printable, else a new one: 16 random digits of this process and a count.

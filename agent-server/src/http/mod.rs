@@ -19,21 +19,29 @@ pub mod body;
 pub mod change;
 pub mod chat;
 pub mod chat_body;
+pub mod connection;
+pub mod cross_origin;
 pub mod error;
+pub mod events;
 pub mod files;
 pub mod gate;
 pub mod health;
 pub mod lifecycle;
 pub mod openapi;
+pub mod parse_errors;
+pub mod quiesce;
 pub mod raw;
 pub mod router;
 pub mod runtime;
 pub mod search;
 pub mod server;
+pub mod session_feed;
 pub mod sessions;
+pub mod settings;
 pub mod sse;
 pub mod starting;
 pub mod tree;
+pub mod ui;
 pub mod upload;
 pub mod write_limit;
 
@@ -46,23 +54,29 @@ pub use router::{metrics_router, router};
 use crate::activity::Activity;
 use crate::auth::Authenticator;
 use crate::config::Config;
+use crate::quiesce::Quiesce;
 use crate::readiness::Readiness;
 use crate::sandbox::Sandbox;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 use crate::telemetry::Metrics;
+use crate::ui_bridge::UiBridge;
 use crate::workspace::Workspace;
 
 /// What handlers share. Composed in `lib.rs`; each part adds its own field there.
 pub struct App {
     /// Settings.
     pub config: Arc<Config>,
+    /// The pause for snapshots.
+    pub quiesce: Arc<Quiesce>,
     /// Files.
     pub workspace: Arc<dyn Workspace>,
     /// Commands.
     pub sandbox: Arc<dyn Sandbox>,
     /// Sessions and their turns.
     pub sessions: Arc<Sessions>,
+    /// The bridge to the user interface.
+    pub ui_bridge: Arc<UiBridge>,
     /// Use and drain.
     pub activity: Arc<Activity>,
     /// Readiness.

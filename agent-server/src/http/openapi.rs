@@ -80,4 +80,36 @@ mod tests {
             "run `cargo run -p agent-server -- gen openapi > agent-server/openapi.json`"
         );
     }
+
+    /// Rows `| `METHOD /path` | `module::test` |` of the last table of the contract.
+    fn routes_and_tests(contract: &str) -> Vec<(String, String)> {
+        let (_, table) = contract.split_once("## Routes and their tests").expect("the table");
+        let cells = |line: &str| -> Option<(String, String)> {
+            let mut cells = line.strip_prefix("| `")?.split('`');
+            Some((cells.next()?.to_string(), cells.nth(1)?.to_string()))
+        };
+        table.lines().filter_map(cells).collect()
+    }
+
+    #[test]
+    fn every_route_stands_in_the_contract_with_a_test_that_exists() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let contract = std::fs::read_to_string(root.join("../docs/contract.md")).expect("docs/contract.md");
+        let document: serde_json::Value = serde_json::from_str(super::CHECKED_IN).expect("JSON");
+        let mut routes = std::collections::BTreeSet::new();
+        for (path, methods) in document["paths"].as_object().expect("paths") {
+            let methods = methods.as_object().expect("methods").keys();
+            let is_method = |name: &&String| matches!(name.as_str(), "get" | "put" | "post" | "patch" | "delete");
+            routes.extend(methods.filter(is_method).map(|method| format!("{} {path}", method.to_uppercase())));
+        }
+        let mut shown = std::collections::BTreeSet::new();
+        for (route, test) in routes_and_tests(&contract) {
+            let (module, name) = test.split_once("::").expect("module and test");
+            let file = root.join(format!("src/http/tests/{module}.rs"));
+            let text = std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{} of {route}", file.display()));
+            assert!(text.contains(&format!("fn {name}(")), "{route}: no test {test}");
+            assert!(shown.insert(route.clone()), "{route} stands twice");
+        }
+        assert_eq!(routes, shown, "the routes of the document and of docs/contract.md");
+    }
 }

@@ -159,6 +159,15 @@ fn parse_range(value: &str, size: u64) -> Parsed {
     }
 }
 
+/// For the tests: the part that a `Range` header asks for.
+#[cfg(test)]
+pub fn part_of(value: &str, size: u64) -> Option<(u64, u64)> {
+    match parse_range(value, size) {
+        Parsed::Part(offset, length) => Some((offset, length)),
+        Parsed::Whole | Parsed::Outside => None,
+    }
+}
+
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(rename_all = "camelCase")]

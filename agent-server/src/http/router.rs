@@ -11,7 +11,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::error::{ApiError, Code};
 use super::{
-    AppState, change, chat, files, gate, health, lifecycle, openapi, raw, runtime, search, sessions, tree, upload,
+    AppState, auth, change, chat, cross_origin, events, files, gate, health, lifecycle, openapi, quiesce, raw, runtime,
+    search, sessions, settings, tree, ui, upload,
 };
 
 use crate::telemetry::Metrics;
@@ -34,16 +35,26 @@ pub fn documented() -> OpenApiRouter<AppState> {
         .merge(change::routes())
         .merge(tree::routes())
         .merge(search::routes())
+        .merge(events::routes())
+        .merge(ui::routes())
+        .merge(settings::routes())
+        .merge(auth::routes())
+        .merge(quiesce::routes())
 }
 
 /// The router with its gate, ready to serve.
 pub fn router(app: AppState) -> Router {
     let (router, _document) = documented().split_for_parts();
-    router
+    let cross_origin = cross_origin::layer(&app.config.allowed_origins);
+    let router = router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(app.clone(), gate::gate))
-        .with_state(app)
+        .with_state(app);
+    match cross_origin {
+        Some(layer) => router.layer(layer),
+        None => router,
+    }
 }
 
 /// The router of the metrics port: one route, no token.

@@ -1,4 +1,4 @@
-//! Connections: accepting, limits, timeouts and the graceful end.
+//! Listening: accepting connections, their number and the graceful end.
 //!
 //! Owns sockets. Must not know routes.
 
@@ -6,24 +6,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt as _;
 
-use super::write_limit::WriteLimit;
+use super::connection::connection;
 use crate::telemetry::Metrics;
 
-/// Time for a whole request head, also the longest pause between two requests of a connection.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of a request head, and of a connection's read buffer.
-const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// Headers of a request.
-const MAX_HEADERS: usize = 100;
 /// Connections at once. One costs about 2 KiB before its first byte and 25 KiB after (measured): 300 MiB at worst.
 const MAX_CONNECTIONS: usize = 12_000;
 /// File descriptors kept for everything else: 64 blocking threads with a few each, walks, pipes of commands.
@@ -69,7 +59,8 @@ impl Switch {
         let _first_one_stays = self.whole.set(whole);
     }
 
-    fn router(&self) -> Router {
+    /// The router that answers now.
+    pub fn router(&self) -> Router {
         self.whole.get().unwrap_or(&self.starting).clone()
     }
 }
@@ -125,42 +116,6 @@ impl Server {
         drop(self.listener);
         connections.close();
         connections.wait().await;
-    }
-}
-
-async fn connection(socket: TcpStream, switch: Arc<Switch>, stop: CancellationToken) {
-    if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%error, "no-delay could not be set");
-    }
-    // No buffer is made for a connection that never sends anything.
-    tokio::select! {
-        () = stop.cancelled() => return,
-        first = tokio::time::timeout(HEADER_TIMEOUT, socket.readable()) => {
-            if !matches!(first, Ok(Ok(()))) {
-                return;
-            }
-        }
-    }
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .max_headers(MAX_HEADERS)
-        .serve_connection(
-            TokioIo::new(WriteLimit::new(socket)),
-            service_fn(move |request| switch.router().oneshot(request)),
-        );
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        // Clients leave at any time and send anything; neither is an event for the operator of the server.
-        tracing::debug!(%error, "a connection ended early");
     }
 }
 

@@ -60,14 +60,28 @@ impl Frame {
             out.put_slice(event.as_bytes());
             out.put_u8(b'\n');
         }
-        // A bare CR ends a line for SSE readers too.
-        for line in self.data.split('\n').flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r')) {
+        for line in lines(&self.data) {
             out.put_slice(b"data: ");
             out.put_slice(line.as_bytes());
             out.put_u8(b'\n');
         }
         out.put_u8(b'\n');
     }
+}
+
+/// The lines as readers of events see them: CRLF, LF and a bare CR each end one.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let Some(at) = text.find(['\r', '\n']) else {
+            rest = None;
+            return Some(text);
+        };
+        let end = if text[at..].starts_with("\r\n") { 2 } else { 1 };
+        rest = Some(&text[at + end..]);
+        Some(&text[..at])
+    })
 }
 
 /// An event stream response: 200, the headers every stream needs, frames as they come, heartbeats in between.

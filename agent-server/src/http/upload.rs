@@ -19,10 +19,10 @@ use crate::workspace::{Workspace, WorkspaceError, WorkspacePath, WriteOptions};
 
 /// Largest image, bytes.
 const MAX_IMAGE: usize = 10 * 1024 * 1024;
-/// Folder of images unless told otherwise.
-const DEFAULT_DIRECTORY: &str = "assets/images";
 /// Names tried before giving up: a folder with this many images of one name has other problems.
 const MAX_NAMES: usize = 1000;
+/// Names that begin so are never listed and never told as changes (`Workspace`'s own temporary files).
+const PRIVATE_PREFIX: &str = crate::workspace::TEMPORARY_PREFIX;
 /// Bytes of a name without its ending; leaves room for number and ending below the limit of 255.
 const MAX_STEM: usize = 200;
 
@@ -40,7 +40,7 @@ struct UploadBody {
     content_base64: String,
     /// Media type: PNG, JPEG, GIF, WebP, AVIF or SVG.
     content_type: String,
-    /// Folder; `assets/images` when absent. It is made when missing.
+    /// Folder; the one of the workspace's settings when absent. It is made when missing.
     directory: Option<String>,
     /// Document that will show the image; `markdownUrl` is relative to it.
     source_path: Option<String>,
@@ -65,7 +65,10 @@ struct UploadAnswer {
     (status = 200, body = UploadAnswer), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody)))]
 async fn upload(State(app): State<AppState>, JsonBody(body): JsonBody<UploadBody>) -> ApiResult<Json<UploadAnswer>> {
     let ending = ending(&body.content_type)?;
-    let directory = path_of("directory", body.directory.as_deref().unwrap_or(DEFAULT_DIRECTORY))?;
+    let directory = match body.directory.as_deref() {
+        Some(text) => path_of("directory", text)?,
+        None => super::settings::image_folder(&*app.workspace).await?,
+    };
     let source = body.source_path.as_deref().map(|text| path_of("sourcePath", text)).transpose()?;
     let content = decode_base64("contentBase64", &body.content_base64)?;
     if content.is_empty() {
@@ -95,7 +98,7 @@ async fn store(
     ending: &str,
     content: Bytes,
 ) -> ApiResult<(WorkspacePath, i64)> {
-    let private = directory.join(&format!(".upload-{}", uuid::Uuid::new_v4().simple()))?;
+    let private = directory.join(&format!("{PRIVATE_PREFIX}{}", uuid::Uuid::new_v4().simple()))?;
     let options = WriteOptions { create_dirs: true, ..WriteOptions::default() };
     let written = workspace.write(&private, content, options).await?;
     for number in 0..MAX_NAMES {

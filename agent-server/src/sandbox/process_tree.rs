@@ -75,6 +75,18 @@ pub fn signal_descendants(root: Pid, signal: Signal) -> io::Result<usize> {
     Ok(found.len())
 }
 
+/// Stops or continues every process of every command of this server: what is below the supervisors, which are its
+/// children. Returns how many processes were found.
+pub fn pause_commands(stop: bool) -> io::Result<usize> {
+    let signal = if stop { Signal::STOP } else { Signal::CONT };
+    let me = rustix::process::getpid();
+    let mut found = 0;
+    for supervisor in descendants(me)?.iter().filter(|process| process.parent == me.as_raw_pid()) {
+        found += signal_descendants(supervisor.pid, signal)?;
+    }
+    Ok(found)
+}
+
 fn ignore_gone(result: rustix::io::Result<()>) -> io::Result<()> {
     match result {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -186,5 +198,36 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!descendants(me).unwrap().iter().any(|process| process.pid == pid));
+    }
+
+    #[test]
+    fn what_is_below_a_supervisor_is_stopped_and_goes_on_and_the_supervisor_is_not() {
+        use std::io::BufRead as _;
+
+        let mut supervisor = std::process::Command::new("sh")
+            .args(["-c", "sleep 60 & echo $!; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let state = |pid: &str| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            text.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+        };
+        let until = |wanted: fn(char) -> bool| {
+            let begin = std::time::Instant::now();
+            while !wanted(state(line.trim())) {
+                assert!(begin.elapsed() < std::time::Duration::from_secs(30), "{}", state(line.trim()));
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        };
+        assert!(pause_commands(true).unwrap() >= 1);
+        until(|state| state == 'T');
+        assert_ne!(state(&supervisor.id().to_string()), 'T');
+        pause_commands(false).unwrap();
+        until(|state| state != 'T');
+        signal_descendants(Pid::from_child(&supervisor), Signal::KILL).unwrap();
+        supervisor.wait().unwrap();
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::changes::{KEPT, SessionChange, SessionLog};
 use crate::harness::chunk::StepUsage;
 use crate::storage::private_file;
 
@@ -48,6 +49,7 @@ pub struct Index {
     path: PathBuf,
     records: Mutex<HashMap<String, Record>>,
     file: Mutex<Option<std::fs::File>>,
+    changes: SessionLog,
 }
 
 impl Index {
@@ -72,7 +74,7 @@ impl Index {
         if lines > 100 + 2 * records.len() || (!text.is_empty() && !text.ends_with('\n')) {
             compact(&path, records.values())?;
         }
-        Ok(Self { path, records: Mutex::new(records), file: Mutex::new(None) })
+        Ok(Self { path, records: Mutex::new(records), file: Mutex::new(None), changes: SessionLog::new(KEPT, 0) })
     }
 
     /// A record.
@@ -87,13 +89,25 @@ impl Index {
         all
     }
 
+    /// What happens to sessions.
+    pub fn changes(&self) -> &SessionLog {
+        &self.changes
+    }
+
     /// Keeps a record. A failure to write is logged: the index is a cache and is made again from the files.
     pub fn put(&self, record: Record) {
         let line = serde_json::to_string(&record);
-        if record.deleted {
-            self.lock().remove(&record.id);
-        } else {
-            self.lock().insert(record.id.clone(), record);
+        {
+            // The events stand in the order of the records.
+            let mut records = self.lock();
+            if let Some(change) = SessionChange::between(records.get(&record.id), &record) {
+                self.changes.push(change);
+            }
+            if record.deleted {
+                records.remove(&record.id);
+            } else {
+                records.insert(record.id.clone(), record);
+            }
         }
         let written = line.map_err(std::io::Error::from).and_then(|line| self.append(&line));
         if let Err(error) = written {

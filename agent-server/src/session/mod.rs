@@ -3,6 +3,7 @@
 //! Owns durability, numbering and exclusion. Must not know HTTP; turns run behind the `Harness` trait.
 
 pub mod attachments;
+pub mod changes;
 pub mod entry;
 pub mod error;
 pub mod export;

@@ -2,6 +2,7 @@
 //!
 //! Owns what a workspace file operation means. Must not know HTTP, tools, sandboxes or the model.
 
+pub mod changes;
 #[cfg(test)]
 mod conformance;
 mod local;
@@ -10,10 +11,18 @@ mod path;
 pub use local::LocalWorkspace;
 pub use path::{PathError, WorkspacePath};
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+
+use self::changes::Changes;
+
+/// Files whose names begin so are this server's temporary ones: never listed, never told as changes. A crash may leave one
+/// behind.
+pub const TEMPORARY_PREFIX: &str = ".boring-agent-tmp-";
 
 /// What a directory entry is. Anything that is neither a regular file, a directory nor a symbolic link
 /// (FIFO, socket, device) is `Other` and is never opened.
@@ -191,6 +200,16 @@ pub struct GrepLine {
     pub is_match: bool,
 }
 
+/// Writes wait as long as it lives.
+pub struct WriteHold(#[expect(dead_code, reason = "held for its end")] Box<dyn Send + Sync>);
+
+impl WriteHold {
+    /// Around whatever keeps writes waiting.
+    pub fn new(held: impl Send + Sync + 'static) -> Self {
+        Self(Box::new(held))
+    }
+}
+
 /// Files of one workspace. Every method resolves its path beneath the root on each call; no check-then-use.
 /// Symbolic links are followed only while they stay inside; never for `remove` and `rename`.
 #[async_trait::async_trait]
@@ -238,6 +257,13 @@ pub trait Workspace: Send + Sync {
     async fn walk(&self, request: WalkRequest, cancel: CancellationToken) -> Result<Found<Entry>, WorkspaceError>;
     /// Searches contents with ignore rules; binary files are skipped.
     async fn grep(&self, request: GrepRequest, cancel: CancellationToken) -> Result<Found<GrepLine>, WorkspaceError>;
+    /// Waits for the writes in progress and keeps new ones waiting as long as the answer lives. Bytes of an upload that
+    /// did not become a file yet may still arrive.
+    async fn hold_writes(&self) -> WriteHold;
+    /// Brings everything that was written to stable storage, what commands wrote included.
+    async fn sync(&self) -> Result<(), WorkspaceError>;
+    /// Changes by whatever means they are made, from the first call on; the same log each time.
+    fn changes(&self) -> Arc<Changes>;
 }
 
 /// Why a file operation did not take place. Messages never hold host paths or raw operating-system text.
@@ -288,7 +314,10 @@ pub enum WorkspaceError {
         /// The limit.
         limit: u64,
     },
-    /// The file system refuses (permissions, read-only).
+    /// The file system takes no writes at all.
+    #[error("the workspace is read-only; its volume takes no writes")]
+    ReadOnly,
+    /// The file system refuses (permissions).
     #[error("{0}: permission denied")]
     Denied(WorkspacePath),
     /// No space or quota left.

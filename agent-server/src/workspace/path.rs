@@ -104,6 +104,15 @@ impl WorkspacePath {
         Some(self.0.rsplit_once('/').map_or_else(Self::root, |(parent, _)| Self(parent.into())))
     }
 
+    /// Where this path is after `from` was renamed to `to`; `None` if it is neither `from` nor below it.
+    pub fn moved(&self, from: &Self, to: &Self) -> Option<Self> {
+        match self.0.strip_prefix(&*from.0)? {
+            "" => Some(to.clone()),
+            rest if rest.starts_with('/') => Some(Self([&*to.0, rest].concat())),
+            _ => None,
+        }
+    }
+
     /// Child by a single name; the name is parsed like any path.
     pub fn join(&self, name: &str) -> Result<Self, PathError> {
         // A plain name needs no normalisation: listings join thousands of them.
@@ -113,6 +122,12 @@ impl WorkspacePath {
             return if path.len() <= MAX_PATH { Ok(Self(path)) } else { Err(PathError::TooLong) };
         }
         if self.is_root() { Self::parse(name) } else { Self::parse(&format!("{}/{name}", self.0)) }
+    }
+}
+
+impl serde::Serialize for WorkspacePath {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 

@@ -61,7 +61,7 @@ async fn output_is_shown_while_the_command_runs() {
         .into_iter()
         .map(|report| match report {
             ToolProgress::Preliminary(view) => view,
-            other @ ToolProgress::FileChanged(_) => panic!("{other:?}"),
+            other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(views.first().map(String::as_str), Some("first\n"));

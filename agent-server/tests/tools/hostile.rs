@@ -100,6 +100,32 @@ async fn huge_lines_and_sparse_files_are_bounded() {
 }
 
 #[tokio::test]
+async fn trees_deeper_than_any_path_and_folders_with_a_hundred_thousand_files_are_bounded() {
+    let bench = Bench::new().await;
+    // 300 levels of 100 bytes: no path of the workspace reaches the end, and neither does the walk.
+    let mut folder = std::fs::File::open(bench.path(".")).unwrap();
+    let name = "d".repeat(100);
+    for _ in 0..300 {
+        rustix::fs::mkdirat(&folder, &*name, rustix::fs::Mode::RWXU).unwrap();
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
+        folder = rustix::fs::openat(&folder, &*name, flags, rustix::fs::Mode::empty()).unwrap().into();
+    }
+    for (tool, arguments) in [("find", json!({"pattern": "*"})), ("grep", json!({"pattern": "secret"}))] {
+        let result = call(&bench, tool, arguments).await.unwrap();
+        assert!(!result.is_error && text_of(&result).len() <= 51 * 1024, "{tool}: {}", text_of(&result));
+    }
+    let many = bench.path("many");
+    std::fs::create_dir(&many).unwrap();
+    for number in 0..100_000 {
+        std::fs::File::create(many.join(number.to_string())).unwrap();
+    }
+    let listed = call(&bench, "ls", json!({"path": "many"})).await.unwrap();
+    assert!(text_of(&listed).contains("500 of 100000 entries"), "{}", text_of(&listed));
+    let found = call(&bench, "find", json!({"pattern": "99999", "path": "many"})).await.unwrap();
+    assert!(text_of(&found).contains("99999"), "{}", text_of(&found));
+}
+
+#[tokio::test]
 async fn an_edit_keeps_mark_line_ends_and_mode() {
     use std::os::unix::fs::PermissionsExt;
     let bench = Bench::new().await;

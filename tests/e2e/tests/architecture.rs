@@ -39,13 +39,15 @@ const OPERATOR: &[(&str, &[&str])] = &[
 
 /// As above, for the agent server.
 const AGENT_SERVER: &[(&str, &[&str])] = &[
-    ("workspace", &[]),
+    ("event_log", &[]),
+    ("workspace", &["event_log"]),
     ("sandbox", &["workspace"]),
     ("runtime", &["workspace", "sandbox"]),
     ("catalog", &["workspace", "sandbox"]),
+    ("ui_bridge", &["catalog", "event_log", "storage", "workspace"]),
     ("llm", &["catalog"]),
     ("harness", &["llm", "catalog", "workspace", "sandbox"]),
-    ("session", &["harness", "llm", "catalog", "workspace", "sandbox", "storage"]),
+    ("session", &["harness", "llm", "catalog", "workspace", "sandbox", "storage", "event_log"]),
     ("config", &[]),
     ("auth", &["config"]),
     ("telemetry", &["config"]),
@@ -53,11 +55,13 @@ const AGENT_SERVER: &[(&str, &[&str])] = &[
     ("predecessor", &["storage"]),
     ("readiness", &[]),
     ("shutdown", &[]),
+    ("quiesce", &["workspace"]),
     ("storage", &["readiness"]),
     (
         "http",
         &[
             "session",
+            "ui_bridge",
             "harness",
             "llm",
             "catalog",
@@ -69,6 +73,7 @@ const AGENT_SERVER: &[(&str, &[&str])] = &[
             "activity",
             "readiness",
             "shutdown",
+            "quiesce",
         ],
     ),
     ("serve", &["http", "config", "auth", "shutdown", "telemetry"]),

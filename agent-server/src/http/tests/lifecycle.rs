@@ -198,3 +198,25 @@ async fn before_the_parts_are_put_together_the_public_routes_answer_and_the_rest
     assert_eq!((head.status.as_u16(), body["error"]["code"].as_str()), (503, Some("provisioning")));
     assert_eq!(&head.headers["retry-after"], "1");
 }
+
+#[tokio::test]
+async fn a_pause_for_a_snapshot_keeps_writes_waiting_and_reads_going() {
+    let place = Arc::new(Place::new());
+    assert_eq!(place.post("/api/v1/quiesce", json!({"maxSeconds": 10})).await.json(), json!({"state": "quiesced"}));
+    let writing = tokio::spawn({
+        let place = place.clone();
+        async move { place.post("/api/v1/files", json!({"path": "f", "content": "x"})).await.status.as_u16() }
+    });
+    assert_eq!(place.get("/api/v1/tree").await.json()["entries"], json!([]));
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!writing.is_finished());
+    for _ in 0..2 {
+        assert_eq!(place.post("/api/v1/unquiesce", json!({})).await.json(), json!({"state": "running"}));
+    }
+    assert_eq!(writing.await.expect("no panic"), 200);
+    for bad in [json!({"maxSeconds": 0}), json!({"maxSeconds": 11}), json!({}), json!({"maxSeconds": 1, "x": 1})] {
+        assert_eq!(place.post("/api/v1/quiesce", bad).await.error(), (400, "validation_error".into()));
+    }
+}

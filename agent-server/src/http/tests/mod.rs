@@ -1,12 +1,16 @@
 //! Tests of the router without a socket: one application over a fresh folder, requests by `oneshot`.
 
+mod browser;
 mod chat;
+mod events;
 mod files;
 mod gate;
 mod lifecycle;
 mod listing;
 mod raw;
 mod sessions;
+mod settings;
+mod ui;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +34,8 @@ use crate::sandbox::{ExecEvent, ExecRequest, Isolation, IsolationKind, Sandbox, 
 use crate::session::tests::Script;
 use crate::shutdown::Shutdown;
 use crate::telemetry::Metrics;
-use crate::workspace::LocalWorkspace;
+use crate::ui_bridge::UiBridge;
+use crate::workspace::{LocalWorkspace, Workspace};
 
 /// The static token of the application under test.
 const TOKEN: &str = "test-token";
@@ -112,11 +117,15 @@ impl Place {
         readiness.set_model_key(ModelKey::Accepted);
         readiness.set_started();
         let workspace = LocalWorkspace::open(&config.workspace_root, "/workspace").expect("opened");
+        let workspace: Arc<dyn Workspace> = Arc::new(workspace);
+        let quiesce = crate::quiesce::Quiesce::new(workspace.clone(), Box::new(|_no_commands| {}));
         let script = Arc::new(Script::default());
         let sessions = crate::session::tests::open(&config.state_dir, &config.workspace_root, &script);
         let app = Arc::new(App {
             sessions,
-            workspace: Arc::new(workspace),
+            ui_bridge: Arc::new(UiBridge::open(config.state_dir.join("ui"), config.ui_kinds.clone()).expect("opened")),
+            workspace,
+            quiesce,
             sandbox: Arc::new(NoCommands),
             activity: Activity::new(|| 0),
             readiness: Arc::new(readiness),

@@ -144,13 +144,14 @@ pub async fn walks_and_searches_do_not_follow_links(subject: &Subject) {
 }
 
 /// Exchanges two entries of the workspace all the time, as another process may, until dropped.
-struct Swapper {
+pub struct Swapper {
     over: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Swapper {
-    fn start(subject: &Subject, left: &'static str, right: &'static str) -> Self {
+    /// Begins.
+    pub fn start(subject: &Subject, left: &'static str, right: &'static str) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let root = std::fs::File::open(&subject.root).expect("folder");
         let thread = std::thread::spawn({

@@ -4,6 +4,7 @@
 //! files behind the implementation's back through `root`, and everything it expects is in the trait's documentation.
 
 mod change;
+mod changes;
 mod confinement;
 mod reading;
 mod searching;
@@ -97,6 +98,7 @@ macro_rules! workspace_conformance {
             readers_see_the_old_or_the_new_content_and_nothing_between,
             what_cannot_be_replaced_is_refused,
             a_link_at_the_end_is_written_through_when_it_stays_inside,
+            directories_made_for_a_write_that_fails_are_gone_again,
         ]);
         workspace_conformance!(@cases $make, change: [
             files_links_and_empty_directories_are_removed,
@@ -116,6 +118,11 @@ macro_rules! workspace_conformance {
             walks_and_searches_do_not_follow_links,
             a_directory_swapped_for_a_link_never_shows_what_is_outside,
             a_tree_whose_parts_are_swapped_for_links_is_removed_without_touching_the_outside,
+        ]);
+        workspace_conformance!(@cases $make, changes: [
+            changes_made_here_and_by_others_are_told_once_each_in_order,
+            what_lies_outside_is_never_told_however_directories_are_swapped,
+            writes_are_held_until_the_hold_ends,
         ]);
         workspace_conformance!(@cases $make, searching: [
             walks_are_sorted_and_respect_ignore_rules,

@@ -203,3 +203,22 @@ pub async fn a_link_at_the_end_is_written_through_when_it_stays_inside(subject: 
     let dangling = write(subject, "dangling", "x", WriteOptions::default()).await;
     assert_eq!(dangling, Err(WorkspaceError::NotFound(path("dangling"))));
 }
+
+pub async fn directories_made_for_a_write_that_fails_are_gone_again(subject: &Subject) {
+    subject.put("there/f", "x");
+    let precondition = Precondition { etag: Some("\"never\"".into()), ..Precondition::default() };
+    let options = WriteOptions { create_dirs: true, precondition };
+    for text in ["a/b/c/f", "there/d/f"] {
+        let written = subject.workspace.write(&path(text), Bytes::from_static(b"x"), options.clone()).await;
+        assert!(matches!(written, Err(WorkspaceError::Conflict { .. })), "{written:?}");
+        let pieces = [Ok(Bytes::from_static(b"x")), Err(std::io::ErrorKind::ConnectionReset.into())];
+        let streamed = WriteOptions { create_dirs: true, ..WriteOptions::default() };
+        let content = futures::StreamExt::boxed(futures::stream::iter(pieces));
+        let broken = subject.workspace.write_stream(&path(text), content, 100, streamed).await;
+        assert!(matches!(broken, Err(WorkspaceError::Rejected(_))), "{broken:?}");
+    }
+    assert!(!subject.exists("a") && !subject.exists("there/d") && subject.exists("there/f"));
+    let options = WriteOptions { create_dirs: true, ..WriteOptions::default() };
+    subject.workspace.write(&path("a/b/c/f"), Bytes::from_static(b"x"), options).await.expect("written");
+    assert!(subject.exists("a/b/c/f"));
+}

@@ -2,7 +2,7 @@
 //!
 //! Owns these three. No link is followed for the first two, not even one that stays inside.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, linkat, mkdirat, renameat, renameat_with, unlinkat};
 use rustix::io::Errno;
@@ -105,22 +105,60 @@ pub fn rename(root: &Root, from: &WorkspacePath, to: &WorkspacePath, overwrite: 
     }
 }
 
+/// Directories made on the way to something. Those that are still empty are removed again unless it succeeds, the
+/// deepest first.
+#[derive(Default)]
+pub struct MadeDirectories(Vec<(OwnedFd, String)>);
+
+impl MadeDirectories {
+    /// What they were made for succeeded.
+    pub fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for MadeDirectories {
+    fn drop(&mut self) {
+        for (parent, name) in self.0.drain(..).rev() {
+            // Somebody else may use it by now, or have removed it.
+            if let Err(error) = unlinkat(parent, &*name, AtFlags::REMOVEDIR) {
+                tracing::debug!(%error, "a directory made on the way stays");
+                return;
+            }
+        }
+    }
+}
+
 /// Makes a directory; with `recursive` also its parents, and an existing one is fine.
 pub fn make_dir(root: &Root, path: &WorkspacePath, recursive: bool) -> Result<(), WorkspaceError> {
-    if path.is_root() {
-        return if recursive { Ok(()) } else { Err(WorkspaceError::AlreadyExists(path.clone())) };
+    if recursive {
+        let mut made = MadeDirectories::default();
+        make_dirs(root, path, &mut made)?;
+        made.keep();
+        return Ok(());
     }
-    if recursive && let Some(parent) = path.parent() {
-        match root.directory(&parent) {
-            Ok(_) => {}
-            Err(WorkspaceError::NotFound(_)) => make_dir(root, &parent, true)?,
-            Err(error) => return Err(error),
-        }
+    if path.is_root() {
+        return Err(WorkspaceError::AlreadyExists(path.clone()));
+    }
+    let (parent, name) = root.parent(path)?;
+    mkdirat(&parent, name, Mode::from_raw_mode(0o777)).map_err(|errno| from_errno(errno, path))
+}
+
+/// Makes a directory and its parents as far as they are missing, and says which it made.
+pub fn make_dirs(root: &Root, path: &WorkspacePath, made: &mut MadeDirectories) -> Result<(), WorkspaceError> {
+    let Some(above) = path.parent() else { return Ok(()) };
+    match root.directory(&above) {
+        Ok(_) => {}
+        Err(WorkspaceError::NotFound(_)) => make_dirs(root, &above, made)?,
+        Err(error) => return Err(error),
     }
     let (parent, name) = root.parent(path)?;
     match mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
-        Ok(()) => Ok(()),
-        Err(Errno::EXIST) if recursive => match root.directory(path) {
+        Ok(()) => {
+            made.0.push((parent, name.to_string()));
+            Ok(())
+        }
+        Err(Errno::EXIST) => match root.directory(path) {
             Ok(_) => Ok(()),
             Err(WorkspaceError::NotADirectory(_) | WorkspaceError::NotFound(_)) => {
                 Err(WorkspaceError::AlreadyExists(path.clone()))

@@ -188,12 +188,25 @@ pub fn from_errno(errno: Errno, path: &WorkspacePath) -> WorkspaceError {
         Errno::LOOP => WorkspaceError::ThroughLink(path),
         Errno::NXIO => WorkspaceError::NotRegular(path),
         Errno::NAMETOOLONG => WorkspaceError::Path(PathError::TooLong),
-        Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY | Errno::BUSY => WorkspaceError::Denied(path),
+        Errno::ROFS => WorkspaceError::ReadOnly,
+        Errno::ACCESS | Errno::PERM | Errno::TXTBSY | Errno::BUSY => WorkspaceError::Denied(path),
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => WorkspaceError::StorageFull,
         Errno::XDEV => WorkspaceError::Rejected(format!("{path}: source and target are on different file systems")),
         errno => {
             tracing::warn!(?path, error = %errno, "file operation failed");
             WorkspaceError::Io(path)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_takes_no_writes_is_told_from_a_permission() {
+        let path = WorkspacePath::root();
+        assert_eq!(from_errno(Errno::ROFS, &path), WorkspaceError::ReadOnly);
+        assert_eq!(from_errno(Errno::ACCESS, &path), WorkspaceError::Denied(path.clone()));
     }
 }

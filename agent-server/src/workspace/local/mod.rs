@@ -12,6 +12,7 @@ mod ignore_rules;
 mod list;
 mod read;
 mod walk;
+mod watch;
 mod write;
 
 use std::io::ErrorKind;
@@ -24,15 +25,17 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use tokio::io::AsyncWriteExt as _;
-use tokio::sync::Semaphore;
+use tokio::sync::{RwLock, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use self::confine::{Root, from_io};
 use self::ignore_rules::IgnoreCache;
+use self::watch::Watch;
 use self::write::{PathLocks, Target, Temporary};
+use super::changes::Changes;
 use super::{
     Entry, Found, GrepLine, GrepRequest, OpenFile, Stat, WalkRequest, Workspace, WorkspaceError, WorkspacePath,
-    WriteOptions, Written,
+    WriteHold, WriteOptions, Written,
 };
 
 /// An operation on the calling thread that took longer than this may show that storage is slow, or only that the
@@ -57,6 +60,9 @@ pub struct LocalWorkspace {
     born: Instant,
     slow_in_a_row: AtomicU32,
     slow_until_ms: AtomicU64,
+    watch: Watch,
+    /// Writers share it; a hold has it alone.
+    writers: Arc<RwLock<()>>,
 }
 
 struct Shared {
@@ -87,6 +93,8 @@ impl LocalWorkspace {
             born: Instant::now(),
             slow_in_a_row: AtomicU32::new(0),
             slow_until_ms: AtomicU64::new(0),
+            watch: Watch::new(),
+            writers: Arc::new(RwLock::new(())),
         })
     }
 
@@ -132,6 +140,22 @@ impl LocalWorkspace {
     ) -> Result<T, WorkspaceError> {
         let (shared, owned) = (self.shared.clone(), path.clone());
         run_blocking(path, move || work(&shared, &owned)).await
+    }
+
+    /// As `blocking`, for what changes files: waits while writes are held.
+    async fn writing<T: Send + 'static>(
+        &self,
+        path: &WorkspacePath,
+        work: impl FnOnce(&Shared, &WorkspacePath) -> Result<T, WorkspaceError> + Send + 'static,
+    ) -> Result<T, WorkspaceError> {
+        // It goes with the work, which ends by itself even when the caller does not wait for it.
+        let writer = self.writers.clone().read_owned().await;
+        self.blocking(path, move |shared, path| {
+            let outcome = work(shared, path);
+            drop(writer);
+            outcome
+        })
+        .await
     }
 
     /// Runs a walk or search on the pool, a few at a time; the caller's end cancels it.
@@ -187,7 +211,9 @@ impl Workspace for LocalWorkspace {
         let work = move |shared: &Shared, path: &WorkspacePath| {
             write::write(&shared.root, &shared.locks, path, &content, &options)
         };
-        self.blocking(path, work).await
+        let written = self.writing(path, work).await?;
+        self.watch.note(|own| own.touch(path.clone(), written.created));
+        Ok(written)
     }
 
     async fn write_stream(
@@ -199,13 +225,15 @@ impl Workspace for LocalWorkspace {
     ) -> Result<Written, WorkspaceError> {
         let precondition = options.precondition.clone();
         let temporary = self
-            .blocking(path, move |shared, path| {
+            .writing(path, move |shared, path| {
                 let target = Target::resolve(&shared.root, path, options.create_dirs)?;
                 Temporary::create(target, &options.precondition)
             })
             .await?;
         spool(content, temporary.writer()?, path, max_bytes).await?;
-        self.blocking(path, move |shared, _| temporary.commit(&shared.locks, &precondition)).await
+        let written = self.writing(path, move |shared, _| temporary.commit(&shared.locks, &precondition)).await?;
+        self.watch.note(|own| own.touch(path.clone(), written.created));
+        Ok(written)
     }
 
     async fn update(
@@ -217,20 +245,28 @@ impl Workspace for LocalWorkspace {
         let work = move |shared: &Shared, path: &WorkspacePath| {
             write::update(&shared.root, &shared.locks, path, max_bytes, transform)
         };
-        self.blocking(path, work).await
+        let written = self.writing(path, work).await?;
+        self.watch.note(|own| own.touch(path.clone(), false));
+        Ok(written)
     }
 
     async fn remove(&self, path: &WorkspacePath, recursive: bool) -> Result<(), WorkspaceError> {
-        self.blocking(path, move |shared, path| change::remove(&shared.root, path, recursive)).await
+        self.writing(path, move |shared, path| change::remove(&shared.root, path, recursive)).await?;
+        self.watch.note(|own| own.touch(path.clone(), false));
+        Ok(())
     }
 
     async fn rename(&self, from: &WorkspacePath, to: &WorkspacePath, overwrite: bool) -> Result<(), WorkspaceError> {
-        let to = to.clone();
-        self.blocking(from, move |shared, from| change::rename(&shared.root, from, &to, overwrite)).await
+        let target = to.clone();
+        self.writing(from, move |shared, from| change::rename(&shared.root, from, &target, overwrite)).await?;
+        self.watch.note(|own| own.rename(from, to));
+        Ok(())
     }
 
     async fn make_dir(&self, path: &WorkspacePath, recursive: bool) -> Result<(), WorkspaceError> {
-        self.blocking(path, move |shared, path| change::make_dir(&shared.root, path, recursive)).await
+        self.writing(path, move |shared, path| change::make_dir(&shared.root, path, recursive)).await?;
+        self.watch.note(|own| own.touch(path.clone(), false));
+        Ok(())
     }
 
     async fn list(&self, path: &WorkspacePath) -> Result<Vec<Entry>, WorkspaceError> {
@@ -255,6 +291,23 @@ impl Workspace for LocalWorkspace {
             grep::grep(&shared.root, &shared.cache, &request, cancel)
         };
         self.search(&path, cancel, work).await
+    }
+
+    async fn hold_writes(&self) -> WriteHold {
+        WriteHold::new(self.writers.clone().write_owned().await)
+    }
+
+    async fn sync(&self) -> Result<(), WorkspaceError> {
+        let root = WorkspacePath::root();
+        self.blocking(&root, |shared, root| {
+            let directory = shared.root.directory(root)?;
+            rustix::fs::syncfs(directory).map_err(|errno| confine::from_errno(errno, root))
+        })
+        .await
+    }
+
+    fn changes(&self) -> Arc<Changes> {
+        self.watch.begin(&self.shared)
     }
 }
 

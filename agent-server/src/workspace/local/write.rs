@@ -17,12 +17,11 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::change::{MadeDirectories, make_dirs};
 use super::confine::{Root, from_errno, from_io, kind_of, open_child_file, require_regular, stat_of};
 use super::read::{etag_of, mtime_ms, plain, size_of};
-use crate::workspace::{Kind, Precondition, WorkspaceError, WorkspacePath, WriteOptions, Written};
+use crate::workspace::{Kind, Precondition, TEMPORARY_PREFIX, WorkspaceError, WorkspacePath, WriteOptions, Written};
 
-/// Names that begin so are this server's temporary files; they are never listed. A crash may leave one behind.
-pub const TEMPORARY_PREFIX: &str = ".boring-agent-tmp-";
 /// Locks for all paths. Two paths share one with a chance of 1 in 64 and then only wait for each other.
 const LOCKS: usize = 64;
 
@@ -50,18 +49,23 @@ pub struct Target {
     directory: OwnedFd,
     name: String,
     path: WorkspacePath,
+    /// Gone again when the write fails: a full disk leaves nothing behind.
+    made: MadeDirectories,
 }
 
 impl Target {
     /// Resolves links at the end of the path and, if asked, makes missing directories.
     pub fn resolve(root: &Root, path: &WorkspacePath, create_dirs: bool) -> Result<Self, WorkspaceError> {
-        let resolved = root.target(path);
-        if let (Err(WorkspaceError::NotFound(_)), true, Some(parent)) = (&resolved, create_dirs, path.parent()) {
-            super::change::make_dir(root, &parent, true)?;
-            return Self::resolve(root, path, false);
-        }
+        let mut made = MadeDirectories::default();
+        let resolved = match (root.target(path), path.parent()) {
+            (Err(WorkspaceError::NotFound(_)), Some(parent)) if create_dirs => {
+                make_dirs(root, &parent, &mut made)?;
+                root.target(path)
+            }
+            (resolved, _) => resolved,
+        };
         let (directory, name, path) = resolved?;
-        Ok(Self { directory, name, path })
+        Ok(Self { directory, name, path, made })
     }
 
     fn existing(&self) -> Result<Option<RawStat>, WorkspaceError> {
@@ -161,6 +165,7 @@ impl Temporary {
         let flags = if precondition.absent { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
         renameat_with(&target.directory, &*self.name, &target.directory, &*target.name, flags).map_err(fail)?;
         self.renamed = true;
+        self.target.made.keep();
         // After the rename, since that changes the inode's change time.
         let stat = stat_of(&self.file, &self.target.path)?;
         Ok(Written {
