@@ -5,8 +5,6 @@ pub mod auth;
 pub mod catalog;
 pub mod config;
 pub mod event_log;
-#[cfg(test)]
-mod tests;
 pub mod harness;
 pub mod http;
 pub mod llm;
@@ -20,6 +18,8 @@ pub mod session;
 pub mod shutdown;
 pub mod storage;
 pub mod telemetry;
+#[cfg(test)]
+mod tests;
 pub mod ui_bridge;
 pub mod workspace;
 

@@ -62,6 +62,29 @@ fn a_client_that_never_finishes_does_not_keep_it_from_ending_within_five_seconds
 }
 
 #[test]
+fn an_open_event_stream_is_ended_whole_when_the_server_stops() {
+    let mut server = Server::start_ready(|_| {});
+    let mut stream = connect(server.address);
+    let head = format!(
+        "GET /api/v1/events?topics=fs,ui,sessions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\r\n",
+        server.token
+    );
+    std::io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
+    let mut seen = String::new();
+    let mut piece = [0; 1024];
+    while seen.matches("event: hello").count() < 3 {
+        let count = stream.read(&mut piece).unwrap();
+        assert_ne!(count, 0, "the stream ended: {seen}");
+        seen.push_str(&String::from_utf8_lossy(&piece[..count]));
+    }
+    server.signal("-TERM");
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.ends_with("0\r\n\r\n"), "{rest:?}");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
 fn a_configuration_that_does_not_validate_ends_with_78_and_names_every_fault() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = command(dir.path())
