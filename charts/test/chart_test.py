@@ -83,6 +83,7 @@ class Chart(unittest.TestCase):
             f"ClusterRole {NAME}-view",
             f"ClusterRoleBinding {NAME}",
             "CustomResourceDefinition agentworkspaces.agents.boring.dev",
+            "CustomResourceDefinition agentworkspacewakes.agents.boring.dev",
             f"Deployment {NAME}",
             f"PodDisruptionBudget {NAME}",
             f"Role {NAME}",
@@ -169,6 +170,8 @@ class Chart(unittest.TestCase):
             "OPERATOR_AGENT_IMAGE_PULL_POLICY": "IfNotPresent",
             "OPERATOR_ALLOWED_SECRET_PREFIX": "agent-",
             "OPERATOR_CLUSTER_CIDRS": "",
+            "OPERATOR_KEY_ROTATION_DAYS": "30",
+            "OPERATOR_MODEL_NAMESPACES": "",
             "OPERATOR_DNS_NAMESPACE_LABELS": "kubernetes.io/metadata.name=kube-system",
             "OPERATOR_DNS_POD_LABELS": "k8s-app=kube-dns",
             "OPERATOR_DNS_CIDRS": "",
@@ -204,6 +207,11 @@ class Chart(unittest.TestCase):
 
     def test_an_empty_prefix_allows_every_name(self):
         self.assertEqual(environment({"allowedSecretPrefix": ""})["OPERATOR_ALLOWED_SECRET_PREFIX"], "")
+
+    def test_permitted_model_namespaces_arrive_and_rubbish_is_refused(self):
+        values = {"networkPolicy": {"modelNamespaces": ["models", "agent-demo"]}}
+        self.assertEqual(environment(values)["OPERATOR_MODEL_NAMESPACES"], "models,agent-demo")
+        self.refused({"networkPolicy": {"modelNamespaces": ["a,b"]}}, "modelNamespaces")
 
     def test_nobody_and_everybody_may_read_metrics(self):
         self.assertNotIn("OPERATOR_METRICS_FROM_POD_LABELS", environment())

@@ -2,7 +2,7 @@
 //!
 //! Owns HTTP to pods, each call bounded in time and bytes. Must not know when to call.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
 use reqwest::{Client, StatusCode, redirect};
@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::{
     plan::{AgentReadiness, Drain, ReadinessReason},
-    trust::{KeyRing, LIFECYCLE_SUBJECT, LIFECYCLE_TOKEN_SECONDS, Scope, TrustError, audience},
+    trust::{LIFECYCLE_SUBJECT, LIFECYCLE_TOKEN_SECONDS, Scope, Signer, TrustError, audience},
 };
 
 /// Port of the agent server.
@@ -71,13 +71,13 @@ pub struct Target<'a> {
 #[derive(Clone, Debug)]
 pub struct AgentClient {
     http: Client,
-    keys: Arc<KeyRing>,
+    signer: Signer,
     port: u16,
 }
 
 impl AgentClient {
-    /// Signs with the lifecycle key of `keys`. No proxy and no redirect: a pod's address is called and nothing else.
-    pub fn new(keys: Arc<KeyRing>) -> Result<Self, reqwest::Error> {
+    /// Signs with the lifecycle key in use. No proxy and no redirect: a pod's address is called and nothing else.
+    pub fn new(signer: Signer) -> Result<Self, reqwest::Error> {
         let http = Client::builder()
             .no_proxy()
             .redirect(redirect::Policy::none())
@@ -85,14 +85,16 @@ impl AgentClient {
             // One call per pod and state: keeping connections would only hold sockets of pods that are gone.
             .pool_max_idle_per_host(0)
             .build()?;
-        Ok(Self { http, keys, port: PORT })
+        Ok(Self { http, signer, port: PORT })
     }
 
     /// Asks the server to refuse new work and to end running turns within the grace period.
     pub async fn drain(&self, target: Target<'_>, drain: &Drain, now: Timestamp) -> Result<(), AgentError> {
         let audience = audience(target.namespace, target.name, target.workspace_uid, &drain.pod_uid);
         let token = self
-            .keys
+            .signer
+            .keys()
+            .ring
             .sign(Scope::Lifecycle, audience, LIFECYCLE_SUBJECT, now, LIFECYCLE_TOKEN_SECONDS)
             .map_err(AgentError::Token)?;
         let answer = self

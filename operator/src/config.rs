@@ -10,6 +10,7 @@ use crate::{
     crd::ImagePullPolicy,
     plan::{self, ClusterDns, Peer},
     telemetry::LogFormat,
+    trust::rotation::Times,
 };
 
 /// Labels of the operator's own pods, which network policies admit.
@@ -73,6 +74,15 @@ pub struct ControllerArguments {
     /// Address ranges of the cluster (pods, Services, nodes) that workspaces must not reach, comma-separated.
     #[arg(long, env = "OPERATOR_CLUSTER_CIDRS", default_value = "")]
     pub cluster_cidrs: String,
+    /// Namespaces whose Services may be named in `spec.agent.model.baseUrl`, comma-separated; unset: none, not even the own one.
+    #[arg(long, env = "OPERATOR_MODEL_NAMESPACES", default_value = "")]
+    pub model_namespaces: String,
+    /// Where the gateway serves a workspace, such as `https://{name}--{namespace}.agents.example.com`; written to `status.url`.
+    #[arg(long, env = "OPERATOR_WORKSPACE_URL", value_parser = workspace_url)]
+    pub workspace_url: Option<String>,
+    /// Days after which the key pairs are replaced, while pods run; 0: only when asked for by annotating the key Secret.
+    #[arg(long, env = "OPERATOR_KEY_ROTATION_DAYS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(0..=3650))]
+    pub key_rotation_days: u16,
     /// Labels of the namespace where DNS is answered: `key=value,…`.
     #[arg(long, env = "OPERATOR_DNS_NAMESPACE_LABELS", default_value = "kubernetes.io/metadata.name=kube-system", value_parser = labels)]
     pub dns_namespace_labels: Labels,
@@ -103,6 +113,15 @@ fn labels(text: &str) -> Result<Labels, String> {
     text.split(',').filter(|pair| !pair.trim().is_empty()).map(parse).collect::<Result<_, _>>().map(Labels)
 }
 
+/// Both places must be there, else two workspaces would have one address.
+fn workspace_url(text: &str) -> Result<String, String> {
+    let web = text.starts_with("https://") || text.starts_with("http://");
+    if web && text.len() <= 256 && text.contains("{name}") && text.contains("{namespace}") {
+        return Ok(text.to_owned());
+    }
+    Err("an http or https address of at most 256 characters with {name} and {namespace} in it".to_owned())
+}
+
 fn pull_policy(text: &str) -> Result<ImagePullPolicy, String> {
     match text {
         "Always" => Ok(ImagePullPolicy::Always),
@@ -117,6 +136,11 @@ fn list(text: &str) -> Vec<String> {
 }
 
 impl ControllerArguments {
+    /// How often key pairs are replaced.
+    pub fn key_rotation(&self) -> Times {
+        Times::new((self.key_rotation_days > 0).then_some(i64::from(self.key_rotation_days) * 86_400))
+    }
+
     /// What decisions depend on.
     pub fn plan_config(&self) -> plan::Config {
         let metrics_from = match (&self.metrics_from_namespace_labels, &self.metrics_from_pod_labels) {
@@ -141,6 +165,8 @@ impl ControllerArguments {
             },
             metrics_from,
             cluster_cidrs: list(&self.cluster_cidrs),
+            model_namespaces: list(&self.model_namespaces).into_iter().collect(),
+            workspace_url: self.workspace_url.clone(),
         }
     }
 }
@@ -175,7 +201,18 @@ mod tests {
     }
 
     #[test]
+    fn an_address_of_workspaces_names_both_parts() {
+        let read = config(&["--workspace-url", "https://{name}--{namespace}.example.com"]);
+        assert_eq!(read.workspace_url("team-a", "alice").as_deref(), Some("https://alice--team-a.example.com"));
+        assert_eq!(read.workspace_url("team-a", &"a".repeat(60)), None);
+        let refused = Program::try_parse_from(["operator", "--agent-image", "a", "--workspace-url", "https://{name}"]);
+        assert!(refused.err().unwrap().to_string().contains("{namespace}"));
+    }
+
+    #[test]
     fn lists_and_labels_are_read_and_rubbish_is_refused() {
+        let read = config(&["--model-namespaces", "models, agent-demo"]);
+        assert!(read.model_namespaces.iter().eq(["agent-demo", "models"]));
         let read = config(&["--cluster-cidrs", "10.0.0.0/8, 10.1.0.0/16", "--dns-pod-labels", "a=b,c=d"]);
         assert_eq!(read.cluster_cidrs, ["10.0.0.0/8", "10.1.0.0/16"]);
         assert_eq!(read.dns.peers[0].pod_labels.len(), 2);

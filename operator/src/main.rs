@@ -77,6 +77,7 @@ async fn run_controller(arguments: ControllerArguments) -> anyhow::Result<()> {
         leader_election: arguments.leader_election,
         concurrency: usize::from(arguments.concurrency),
         plan: arguments.plan_config(),
+        key_rotation: arguments.key_rotation(),
         // Another replica may act by now: nothing in this process may go on, not even for a moment.
         on_lost: || std::process::exit(1),
     };

@@ -18,6 +18,7 @@ use crate::{
     crd::{AgentWorkspaceStatus, StopReason},
     plan::{self, ChildKind, LookUp, Observed, Plan, Seen, WriteFailure, WriteFailureKind, plan},
     telemetry::Metrics,
+    trust::Signer,
 };
 
 pub use memory::backoff;
@@ -91,22 +92,22 @@ enum Step {
 pub struct Reconciler {
     cluster: Cluster,
     agent: AgentClient,
-    token_keys: String,
+    signer: Signer,
     config: plan::Config,
     metrics: Arc<Metrics>,
     memories: Mutex<HashMap<WorkspaceKey, (String, Memory)>>,
 }
 
 impl Reconciler {
-    /// `token_keys` is the public key set that pods carry.
+    /// Pods carry the public part of the keys of `signer`.
     pub fn new(
         cluster: Cluster,
         agent: AgentClient,
-        token_keys: String,
+        signer: Signer,
         config: plan::Config,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { cluster, agent, token_keys, config, metrics, memories: Mutex::default() }
+        Self { cluster, agent, signer, config, metrics, memories: Mutex::default() }
     }
 
     /// One pass over one workspace. Never run twice at once for the same key. `observing` is called before each look at the
@@ -156,7 +157,7 @@ impl Reconciler {
         read_pod_live: bool,
     ) -> Result<(Plan, Step), ReconcileError> {
         let now = Timestamp::now();
-        let mut observed = self.cluster.observe(workspace, self.token_keys.clone()).await?;
+        let mut observed = self.cluster.observe(&self.config, workspace, self.signer.keys().public.clone()).await?;
         if read_pod_live {
             self.cluster.observe_live(workspace, ChildKind::Pod, &mut observed).await?;
         }
@@ -261,8 +262,12 @@ impl Reconciler {
                 return Ok(step);
             }
         }
-        if let Some(keys) = &plan.pod_keys {
-            self.cluster.patch_pod_keys(key, keys).await?;
+        if let Some(wanted) = &plan.pod_metadata {
+            match self.cluster.patch_pod_metadata(key, wanted).await {
+                // The pod is gone, and the watch is about to say so.
+                Err(ClusterError::NotFound { .. }) => {}
+                result => result?,
+            }
             step = Step::Moved;
         }
         if let Some(pod) = &plan.create_pod {

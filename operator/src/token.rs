@@ -88,7 +88,7 @@ pub async fn token(client: Client, calls: Calls, wanted: &TokenArguments) -> Res
     let keys = Keys::new(client, calls, &wanted.place.namespace, KEYS_SECRET_NAME).read().await?;
     let subject = wanted.user.clone().or(found.owner).unwrap_or_else(|| PRINTED_TOKEN_SUBJECT.to_owned());
     let audience = audience(&namespace, &name, &found.workspace_uid, &pod_uid);
-    Ok(keys.sign(Scope::User, audience, &subject, Timestamp::now(), PRINTED_TOKEN_SECONDS)?)
+    Ok(keys.ring.sign(Scope::User, audience, &subject, Timestamp::now(), PRINTED_TOKEN_SECONDS)?)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 IMAGE_REPOSITORY=${IMAGE_REPOSITORY:-agent-workspace-operator}
 HELM_VALUES=(--set "image.repository=$IMAGE_REPOSITORY/operator" --set image.tag=dev
   --set "agentServer.image.repository=$IMAGE_REPOSITORY/agent-server" --set agentServer.image.tag=dev
+  --set "networkPolicy.modelNamespaces={$DEMO_NAMESPACE}" # the model double
   --set-json "networkPolicy.clusterCIDRs=${CLUSTER_CIDRS:-[]}")
 
 # install_chart [HELM ARGUMENTS…]

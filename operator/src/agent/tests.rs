@@ -5,12 +5,12 @@ use wiremock::{
 };
 
 use super::*;
-use crate::trust::Claims;
+use crate::trust::{Claims, KeyRing};
 
 fn client(server: &MockServer) -> AgentClient {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let keys = KeyRing::read(&KeyRing::generate().unwrap()).unwrap();
-    AgentClient { port: server.address().port(), ..AgentClient::new(Arc::new(keys)).unwrap() }
+    AgentClient { port: server.address().port(), ..AgentClient::new(Signer::new(keys)).unwrap() }
 }
 
 fn drain() -> Drain {

@@ -28,7 +28,7 @@ pub use cache::{Cache, Entry, WorkspaceKey};
 pub use calls::{Calls, READ_LIMIT, WRITE_LIMIT};
 pub use error::ClusterError;
 pub use events::Publisher;
-pub use keys::{Keys, KeysError};
+pub use keys::{Keys, KeysError, StoredKeys};
 pub use leases::Leases;
 pub use observe::Workspace;
 pub use views::Child;
@@ -44,14 +44,15 @@ pub struct Cluster {
     caches: Arc<Caches>,
     publisher: Publisher,
     classes: observe::StorageClasses,
+    model_services: observe::ModelServices,
 }
 
 impl Cluster {
     /// Writes and reads live with `client`; `instance` is the pod's name in events.
     pub fn new(client: Client, calls: Calls, caches: Arc<Caches>, instance: &str) -> Self {
         let publisher = Publisher::new(client.clone(), calls.clone(), instance);
-        let classes = observe::StorageClasses::default();
-        Self { client, calls, caches, publisher, classes }
+        let (classes, model_services) = (observe::StorageClasses::default(), observe::ModelServices::default());
+        Self { client, calls, caches, publisher, classes, model_services }
     }
 
     /// The caches.

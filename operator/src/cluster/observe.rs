@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    hash::Hash,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -11,6 +12,7 @@ use k8s_openapi::api::{
     networking::v1::NetworkPolicy,
     storage::v1::StorageClass,
 };
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{
     Api, Resource,
     api::ListParams,
@@ -26,14 +28,17 @@ use super::{
 };
 use crate::{
     crd::AgentWorkspace,
-    plan::{ChildKind, Observed, PodEvent, Seen, StorageClassView, WorkspaceView},
+    plan::{
+        ChildKind, Config, ModelService, Observed, PodEvent, Seen, ServiceView, StorageClassView, WorkspaceView,
+        model_service,
+    },
     telemetry::{Kind, Verb},
 };
 
 /// Events of one pod that are read to explain a start; the newest say it, and the API server aggregates repetitions.
 const POD_EVENTS: u32 = 50;
-/// A storage class hardly ever changes; ten seconds keep a burst of new workspaces from asking once each.
-const CLASS_REMEMBERED: Duration = Duration::from_secs(10);
+/// Storage classes and model servers hardly ever change; ten seconds keep a burst of new workspaces from asking once each.
+const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// A workspace as the cache holds it, with the version that its next write depends on.
 #[derive(Clone, Debug)]
@@ -48,17 +53,22 @@ pub struct Workspace {
     pub object: Arc<AgentWorkspace>,
 }
 
-/// Storage classes, each remembered for a few seconds.
-#[derive(Debug, Default)]
-pub struct StorageClasses {
-    held: Mutex<HashMap<String, (Instant, Remembered)>>,
+/// Answers of live reads, each remembered for a few seconds.
+#[derive(Debug)]
+pub struct Remembered<K, V> {
+    held: Mutex<HashMap<K, (Instant, V)>>,
 }
 
-#[derive(Clone, Debug)]
-enum Remembered {
-    Found(StorageClassView),
-    Absent,
+impl<K, V> Default for Remembered<K, V> {
+    fn default() -> Self {
+        Self { held: Mutex::default() }
+    }
 }
+
+/// A storage class by name; `None` when there is none.
+pub type StorageClasses = Remembered<String, Option<StorageClassView>>;
+/// A model server's Service by namespace and name.
+pub type ModelServices = Remembered<(String, String), ModelService>;
 
 impl Cluster {
     /// The workspace, if there still is one.
@@ -75,8 +85,13 @@ impl Cluster {
     /// Everything the caches know. What the operator remembers and what was asked live is filled in by the caller.
     ///
     /// # Errors
-    /// Only when the claim's StorageClass cannot be read.
-    pub async fn observe(&self, workspace: &Workspace, token_keys: String) -> Result<Observed, ClusterError> {
+    /// Only when the claim's StorageClass or the model's Service cannot be read.
+    pub async fn observe(
+        &self,
+        config: &Config,
+        workspace: &Workspace,
+        token_keys: String,
+    ) -> Result<Observed, ClusterError> {
         let caches = &self.caches;
         let claim = cached(&caches.claims, workspace, Proof::Labels);
         let storage_class = match &claim {
@@ -86,19 +101,19 @@ impl Cluster {
             },
             Seen::Unconfirmed | Seen::Missing | Seen::Foreign(_) => None,
         };
+        let model_service = match model_service(config, &workspace.key.namespace, &workspace.object.spec) {
+            Some((namespace, name)) => Some(self.model_service(&namespace, &name).await?),
+            None => None,
+        };
         Ok(Observed {
-            workspace: view(workspace),
-            namespace_terminating: false,
             own_write_pending: caches.own_write_pending(&workspace.key),
             claim,
             service: cached(&caches.services, workspace, Proof::Controller),
             policy: cached(&caches.policies, workspace, Proof::Controller),
             pod: cached(&caches.pods, workspace, Proof::Controller),
             storage_class,
-            write_failure: None,
-            pod_events: None,
-            agent_readiness: None,
-            token_keys,
+            model_service,
+            ..Observed::alone(view(workspace), token_keys)
         })
     }
 
@@ -161,14 +176,10 @@ impl Cluster {
     }
 
     async fn storage_class(&self, name: &str) -> Result<Option<StorageClassView>, ClusterError> {
-        match self.classes.get(name) {
-            Some(Remembered::Found(view)) => Ok(Some(view)),
-            Some(Remembered::Absent) => Ok(None),
-            None => self.read_storage_class(name).await,
+        let key = name.to_owned();
+        if let Some(view) = self.classes.get(&key) {
+            return Ok(view);
         }
-    }
-
-    async fn read_storage_class(&self, name: &str) -> Result<Option<StorageClassView>, ClusterError> {
         let api: Api<StorageClass> = Api::all(self.client.clone());
         let class = self.calls.run(Kind::StorageClass, Verb::Get, api.get_opt(name)).await?;
         let view = class.map(|class| StorageClassView {
@@ -176,21 +187,45 @@ impl Cluster {
             allow_volume_expansion: class.allow_volume_expansion.unwrap_or(false),
             waits_for_consumer: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
         });
-        self.classes.put(name, view.clone().map_or(Remembered::Absent, Remembered::Found));
+        self.classes.put(key, view.clone());
+        Ok(view)
+    }
+
+    async fn model_service(&self, namespace: &str, name: &str) -> Result<ModelService, ClusterError> {
+        let key = (namespace.to_owned(), name.to_owned());
+        if let Some(view) = self.model_services.get(&key) {
+            return Ok(view);
+        }
+        let api: Api<Service> = Api::namespaced(self.client.clone(), namespace);
+        let service = self.calls.run(Kind::Service, Verb::Get, api.get_opt(name)).await?;
+        let view = service.map_or(ModelService::Missing, |service| ModelService::Found(service_view(service)));
+        self.model_services.put(key, view.clone());
         Ok(view)
     }
 }
 
-impl StorageClasses {
-    fn get(&self, name: &str) -> Option<Remembered> {
+fn service_view(service: Service) -> ServiceView {
+    let spec = service.spec.unwrap_or_default();
+    let ports = spec.ports.unwrap_or_default().into_iter();
+    ServiceView {
+        selector: spec.selector.unwrap_or_default(),
+        ports: ports
+            .filter(|port| port.protocol.as_deref().is_none_or(|protocol| protocol == "TCP"))
+            .map(|port| (port.port, port.target_port.unwrap_or(IntOrString::Int(port.port))))
+            .collect(),
+    }
+}
+
+impl<K: Hash + Eq, V: Clone> Remembered<K, V> {
+    fn get(&self, key: &K) -> Option<V> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.get(name).filter(|(at, _)| at.elapsed() < CLASS_REMEMBERED).map(|(_, view)| view.clone())
+        held.get(key).filter(|(at, _)| at.elapsed() < REMEMBERED).map(|(_, value)| value.clone())
     }
 
-    fn put(&self, name: &str, view: Remembered) {
+    fn put(&self, key: K, value: V) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.retain(|_, (at, _)| at.elapsed() < CLASS_REMEMBERED);
-        held.insert(name.to_owned(), (Instant::now(), view));
+        held.retain(|_, (at, _)| at.elapsed() < REMEMBERED);
+        held.insert(key, (Instant::now(), value));
     }
 }
 

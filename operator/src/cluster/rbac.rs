@@ -46,7 +46,7 @@ pub fn operator_cluster() -> Vec<PolicyRule> {
 pub fn operator_namespace() -> Vec<PolicyRule> {
     vec![
         rule("", "secrets", &["create"]),
-        named(rule("", "secrets", &["get"]), KEYS_SECRET_NAME),
+        named(rule("", "secrets", &["get", "update"]), KEYS_SECRET_NAME),
         rule("coordination.k8s.io", "leases", &["create"]),
         named(rule("coordination.k8s.io", "leases", &["get", "update"]), LEASE_NAME),
     ]

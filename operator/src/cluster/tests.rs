@@ -263,7 +263,7 @@ async fn of_two_replicas_that_make_keys_at_once_the_slower_takes_those_of_the_fa
         sent
     };
     let (ring, sent) = together(keys.read_or_create(), script).await;
-    assert_eq!(ring.unwrap().public_key_set(), KeyRing::read(&winner).unwrap().public_key_set());
+    assert_eq!(ring.unwrap().ring.public_key_set(), KeyRing::read(&winner).unwrap().public_key_set());
     assert!(sent.line.starts_with("POST /api/v1/namespaces/system/secrets"), "{}", sent.line);
 }
 
@@ -368,7 +368,7 @@ fn the_rights_are_those_that_were_reviewed() {
     operator-cluster: events.k8s.io/events: create patch
     operator-cluster: storage.k8s.io/storageclasses: get
     operator-namespace: /secrets: create
-    operator-namespace: /secrets agent-workspace-operator-keys: get
+    operator-namespace: /secrets agent-workspace-operator-keys: get update
     operator-namespace: coordination.k8s.io/leases: create
     operator-namespace: coordination.k8s.io/leases agent-workspace-operator: get update
     view: agents.boring.dev/agentworkspaces: get list watch

@@ -18,7 +18,10 @@ use crate::{
         ANNOTATION_APPLIED, ANNOTATION_KEYS, ANNOTATION_OWNER_USER, ANNOTATION_REVISION, AgentWorkspace,
         LABEL_MANAGED_BY, LABEL_WORKSPACE, LABEL_WORKSPACE_UID, MANAGED_BY,
     },
-    plan::{ClaimPhase, ClaimView, ContainerEnd, ContainerWait, ForeignObject, PodPhase, PodView, Seen, SimpleView},
+    plan::{
+        ClaimPhase, ClaimView, ContainerEnd, ContainerWait, ForeignObject, PodPhase, PodView, Seen, SimpleView,
+        child_labels,
+    },
 };
 
 /// Ends the names of pod, Service and NetworkPolicy.
@@ -209,6 +212,7 @@ pub fn pod(object: Pod) -> Option<(WorkspaceKey, Child<PodView>)> {
         gone_by: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         revision: annotation(ANNOTATION_REVISION),
         keys: annotation(ANNOTATION_KEYS),
+        labelled: has_labels(metadata, &key.name),
         phase: match status.phase.as_deref() {
             Some("Succeeded") => PodPhase::Succeeded,
             Some("Failed") => PodPhase::Failed,
@@ -229,6 +233,15 @@ pub fn pod(object: Pod) -> Option<(WorkspaceKey, Child<PodView>)> {
         message: status.message.clone().filter(|_| failed),
     };
     Some((key, Child::new(metadata, view)))
+}
+
+/// Whether the operator's labels are there as it wrote them.
+fn has_labels(metadata: &ObjectMeta, workspace: &str) -> bool {
+    let controller = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    let labels = metadata.labels.as_ref();
+    controller.is_some_and(|owner| {
+        child_labels(workspace, &owner.uid).iter().all(|(name, value)| label(labels, name) == Some(value.as_str()))
+    })
 }
 
 fn message(condition: &PodCondition) -> String {
@@ -262,6 +275,7 @@ struct SignificantPod<'a> {
     deleting: bool,
     revision: Option<&'a str>,
     keys: Option<&'a str>,
+    labelled: bool,
     ended: Option<PodPhase>,
     ready: bool,
     place: Option<(Option<&'a str>, Option<&'a str>)>,
@@ -276,6 +290,7 @@ fn significant(pod: &PodView) -> SignificantPod<'_> {
         deleting: pod.deleting,
         revision: pod.revision.as_deref(),
         keys: pod.keys.as_deref(),
+        labelled: pod.labelled,
         ended: Some(pod.phase).filter(|phase| matches!(phase, PodPhase::Succeeded | PodPhase::Failed)),
         ready: pod.ready,
         place: pod.ready.then_some((pod.node_name.as_deref(), pod.ip.as_deref())),

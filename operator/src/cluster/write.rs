@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     crd::{ANNOTATION_KEYS, AgentWorkspace, AgentWorkspaceStatus},
-    plan::{Child, ChildKind, EventToPublish, PodDeletion, PodKeys},
+    plan::{Child, ChildKind, EventToPublish, PodDeletion, PodMetadataPatch},
     telemetry::{Kind, Verb},
 };
 
@@ -31,7 +31,7 @@ use crate::{
 const STATUS_MANAGER: &str = "agent-workspace-operator/status";
 const CLAIM_MANAGER: &str = "agent-workspace-operator/claim";
 const POD_MANAGER: &str = "agent-workspace-operator/pod";
-const KEYS_MANAGER: &str = "agent-workspace-operator/pod-keys";
+const POD_METADATA_MANAGER: &str = "agent-workspace-operator/pod-metadata";
 
 impl Cluster {
     /// Patches the status on condition of the version that was observed: `Conflict` when the object has changed since.
@@ -116,14 +116,19 @@ impl Cluster {
         }
     }
 
-    /// Renews the public keys on a living pod; metadata only, and only on the pod with this UID.
-    pub async fn patch_pod_keys(&self, key: &WorkspaceKey, keys: &PodKeys) -> Result<(), ClusterError> {
+    /// Renews public keys and labels on a living pod; metadata only, and only on the pod with this UID.
+    pub async fn patch_pod_metadata(&self, key: &WorkspaceKey, wanted: &PodMetadataPatch) -> Result<(), ClusterError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let patch = Patch::Merge(json!({
-            "metadata": { "uid": keys.uid, "annotations": { ANNOTATION_KEYS: keys.keys } }
-        }));
-        let parameters = PatchParams { field_manager: Some(KEYS_MANAGER.to_owned()), ..PatchParams::default() };
-        let call = api.patch(&keys.name, &parameters, &patch);
+        let mut metadata = json!({ "uid": wanted.uid });
+        if let Some(keys) = &wanted.keys {
+            metadata["annotations"] = json!({ ANNOTATION_KEYS: keys });
+        }
+        if !wanted.labels.is_empty() {
+            metadata["labels"] = json!(wanted.labels);
+        }
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        let parameters = PatchParams { field_manager: Some(POD_METADATA_MANAGER.to_owned()), ..PatchParams::default() };
+        let call = api.patch(&wanted.name, &parameters, &patch);
         let written = self.calls.run(Kind::Pod, Verb::Patch, call).await?;
         remember(&self.caches.pods, key, written, views::pod);
         Ok(())

@@ -4,6 +4,7 @@
 
 mod election;
 mod queue;
+mod rotation;
 
 use std::{
     collections::HashMap,
@@ -28,10 +29,11 @@ use crate::{
     reconcile::Reconciler,
     server::{Shown, serve},
     telemetry::{Freshness, Metrics},
-    trust::KeyRing,
+    trust::{KeyRing, Signer, rotation::Times},
 };
 use election::Election;
 use queue::Queue;
+use rotation::Rotation;
 
 /// Workers get this long to end at shutdown: a pass waits at most for one write (12 s), and pods get 30 s by default.
 const DRAIN_LIMIT: Duration = Duration::from_secs(15);
@@ -61,6 +63,8 @@ pub struct Settings {
     pub concurrency: usize,
     /// What decisions depend on.
     pub plan: plan::Config,
+    /// How often key pairs are replaced.
+    pub key_rotation: Times,
     /// Called when the Lease is lost; must end the process.
     pub on_lost: fn(),
 }
@@ -153,13 +157,25 @@ pub async fn run(
     let mut watches = parts.caches.watch(&watch_client, &parts.freshness, &parts.metrics, move |key| queue.add(key));
     let result = async {
         let keys = Keys::new(client.clone(), calls.clone(), &settings.namespace, KEYS_SECRET_NAME);
-        let Some(keys) = keys_at_start(&keys, &parts.freshness, &stop).await? else { return Ok(()) };
+        let Some(ring) = keys_at_start(&keys, &parts.freshness, &stop).await? else { return Ok(()) };
         parts.freshness.started();
         let cluster = Cluster::new(client, calls, Arc::clone(&parts.caches), &settings.identity);
-        let public = keys.public_key_set();
-        let agent = AgentClient::new(Arc::new(keys)).map_err(ControllerError::AgentClient)?;
-        let reconciler = Reconciler::new(cluster, agent, public, settings.plan.clone(), Arc::clone(&parts.metrics));
-        work(&parts, Arc::new(reconciler), settings.concurrency, leading, &mut watches, &stop).await
+        let signer = Signer::new(ring);
+        let agent = AgentClient::new(signer.clone()).map_err(ControllerError::AgentClient)?;
+        let (plan, metrics) = (settings.plan.clone(), Arc::clone(&parts.metrics));
+        let reconciler = Arc::new(Reconciler::new(cluster, agent, signer.clone(), plan, Arc::clone(&metrics)));
+        if !leads(&parts, leading, &mut watches, &stop).await? {
+            return Ok(());
+        }
+        // Another replica may have led since, and replaced the keys.
+        let Some(ring) = keys_at_start(&keys, &parts.freshness, &stop).await? else { return Ok(()) };
+        signer.replace(ring);
+        let (caches, queue) = (Arc::clone(&parts.caches), Arc::clone(&parts.queue));
+        let rotation = Rotation { keys, signer, caches, queue, metrics, times: settings.key_rotation };
+        tokio::select! {
+            result = work(&parts, reconciler, settings.concurrency, &mut watches, &stop) => result,
+            () = rotation.run() => Ok(()),
+        }
     }
     .await;
     if let Some(election) = election {
@@ -187,7 +203,7 @@ async fn keys_at_start(
             result = keys.read_or_create() => result,
         };
         match result {
-            Ok(ring) => return Ok(Some(ring)),
+            Ok(stored) => return Ok(Some(stored.ring)),
             Err(error @ KeysError::Content { .. }) => return Err(ControllerError::Keys(error)),
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
@@ -206,24 +222,32 @@ async fn keys_at_start(
     }
 }
 
-/// Waits for leadership and for the first lists, then hands out work until told to stop.
-async fn work(
+/// Waits for leadership and for the first lists; false when told to stop before.
+async fn leads(
     parts: &Parts,
-    reconciler: Arc<Reconciler>,
-    concurrency: usize,
     mut leading: watch::Receiver<bool>,
     watches: &mut JoinSet<()>,
     stop: &CancellationToken,
-) -> Result<(), ControllerError> {
+) -> Result<bool, ControllerError> {
     tokio::select! {
-        () = stop.cancelled() => return Ok(()),
-        _ = watches.join_next() => return Err(ControllerError::WatchEnded),
+        () = stop.cancelled() => Ok(false),
+        _ = watches.join_next() => Err(ControllerError::WatchEnded),
         () = async {
             // An error means that the election's thread is gone, and then the process is ending.
             let _ = leading.wait_for(|leading| *leading).await;
             parts.freshness.all_listed().await;
-        } => {}
+        } => Ok(true),
     }
+}
+
+/// Hands out work until told to stop.
+async fn work(
+    parts: &Parts,
+    reconciler: Arc<Reconciler>,
+    concurrency: usize,
+    watches: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> Result<(), ControllerError> {
     tracing::info!(workspaces = parts.caches.workspaces.len(), concurrency, "the controller works");
     let errors = Arc::new(Mutex::new(HashMap::new()));
     let mut workers = JoinSet::new();

@@ -91,6 +91,10 @@ words! {
         SecretNotFound,
         /// The name of a Secret is outside of what the operator may mount.
         SecretNotAllowed,
+        /// The model's address is in a namespace of the cluster that the operator does not permit.
+        ModelEndpointNotAllowed,
+        /// The model's address names a Service of the cluster that no network policy can open a way to.
+        ModelEndpointUnusable,
         /// The claim is not bound.
         VolumePending,
         /// The claim is being deleted.

@@ -8,7 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::AgentWorkspace;
+use super::{AgentWorkspace, AgentWorkspaceWake, wake_rules};
 
 /// One CEL rule and the sentence a user reads when it is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,15 +116,31 @@ const POD_METADATA_MESSAGE: &str = "keys need a prefix such as example.com/ that
 /// # Panics
 /// Never, unless a rule names a path that the types do not have; a test renders it.
 pub fn agent_workspace_definition() -> CustomResourceDefinition {
-    let mut definition = serde_json::to_value(AgentWorkspace::crd()).expect("a derived definition is plain data");
+    published(AgentWorkspace::crd(), root_rules().iter().chain(spec_rules()), |root| {
+        // The one default: without it kstatus calls a fresh object Current before the operator has looked at it.
+        root["properties"]["status"]["properties"]["observedGeneration"]["default"] = json!(-1);
+        root["properties"]["status"]["default"] = json!({"observedGeneration": -1});
+    })
+}
+
+/// The definition of the wake object as it is installed.
+///
+/// # Panics
+/// As [`agent_workspace_definition`].
+pub fn agent_workspace_wake_definition() -> CustomResourceDefinition {
+    published(AgentWorkspaceWake::crd(), wake_rules().iter(), |_| {})
+}
+
+fn published<'a>(
+    derived: CustomResourceDefinition,
+    rules: impl Iterator<Item = &'a Rule>,
+    adjust: impl FnOnce(&mut Value),
+) -> CustomResourceDefinition {
+    let mut definition = serde_json::to_value(derived).expect("a derived definition is plain data");
     let root = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     strip(root);
-    for rule in root_rules().iter().chain(spec_rules()) {
-        add_rule(root, rule);
-    }
-    // The one default: without it kstatus calls a fresh object Current before the operator has looked at it.
-    root["properties"]["status"]["properties"]["observedGeneration"]["default"] = json!(-1);
-    root["properties"]["status"]["default"] = json!({"observedGeneration": -1});
+    rules.for_each(|rule| add_rule(root, rule));
+    adjust(root);
     serde_json::from_value(definition).expect("the stripped definition is still a definition")
 }
 
@@ -164,9 +180,19 @@ fn add_rule(root: &mut Value, rule: &Rule) {
 mod tests {
     use super::*;
 
-    fn schema() -> Value {
-        let definition = serde_json::to_value(agent_workspace_definition()).expect("plain data");
-        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+    fn schemas() -> Vec<Value> {
+        [agent_workspace_definition(), agent_workspace_wake_definition()]
+            .map(|definition| {
+                let definition = serde_json::to_value(definition).expect("plain data");
+                definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+            })
+            .to_vec()
+    }
+
+    fn walk_all(visit: &mut impl FnMut(&str, &Value)) {
+        for schema in schemas() {
+            walk("", &schema, visit);
+        }
     }
 
     /// Calls `visit` with the path and each schema below.
@@ -185,7 +211,7 @@ mod tests {
     #[test]
     fn everything_is_bounded() {
         let mut unbounded = Vec::new();
-        walk("", &schema(), &mut |path, schema| {
+        walk_all(&mut |path, schema| {
             let quantity = schema["x-kubernetes-int-or-string"] == true;
             let text =
                 quantity || (schema["type"] == "string" && schema["enum"].is_null() && schema["format"] != "date-time");
@@ -204,7 +230,7 @@ mod tests {
     #[test]
     fn nothing_is_null_or_defaulted_but_the_observed_generation() {
         let mut defaulted = Vec::new();
-        walk("", &schema(), &mut |path, schema| {
+        walk_all(&mut |path, schema| {
             assert!(schema["nullable"].is_null(), "{path}");
             assert!(matches!(schema["format"].as_str(), None | Some("int32" | "int64" | "date-time")), "{path}");
             assert!(
@@ -220,7 +246,7 @@ mod tests {
 
     #[test]
     fn rules_that_compare_with_the_past_stand_on_spec_and_use_no_optional_chaining() {
-        for rule in root_rules().iter().chain(spec_rules()) {
+        for rule in root_rules().iter().chain(spec_rules()).chain(wake_rules()) {
             assert!(!rule.rule.contains("oldSelf") || rule.path == ["spec"], "{}", rule.rule);
             assert!(!rule.rule.contains(".?") && !rule.rule.contains("[?"), "{}", rule.rule);
             assert!(rule.message.len() <= 200, "{}", rule.message);

@@ -8,10 +8,11 @@ mod definition;
 mod quantity;
 mod spec;
 mod status;
+mod wake;
 mod workspace;
 
 pub use conditions::{ConditionType, Reason};
-pub use definition::{Rule, agent_workspace_definition, root_rules, spec_rules};
+pub use definition::{Rule, agent_workspace_definition, agent_workspace_wake_definition, root_rules, spec_rules};
 pub use quantity::{QUANTITY_MAX_LENGTH, QUANTITY_PATTERN};
 pub use spec::{
     Access, AccessMode, Agent, Credential, CredentialPurpose, EnvironmentVariable, EphemeralStorage, Exposure,
@@ -23,6 +24,7 @@ pub use status::{
     AgentWorkspaceStatus, LastStart, LastStop, LastTermination, Phase, PodReference, StartReason, StopActor,
     StopReason, StorageStatus,
 };
+pub use wake::{AgentWorkspaceWake, AgentWorkspaceWakeSpec, Intent, wake_rules};
 pub use workspace::{AgentWorkspace, AgentWorkspaceSpec};
 
 /// API group of every kind.

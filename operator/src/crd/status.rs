@@ -14,6 +14,10 @@ pub struct AgentWorkspaceStatus {
     /// Summary for people; programs read the conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
+    /// Where the workspace is reached through the gateway. Absent when the operator knows of no gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub url: Option<String>,
     /// The running pod. Absent before it is Ready and from the moment a stop is decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodReference>,
@@ -39,6 +43,10 @@ pub struct AgentWorkspaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub rendered_revision: Option<String>,
+    /// Counter of the wake object that the last start or stop answered. Never decreases; a greater counter with intent Awake
+    /// asks for a start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_transition: Option<i64>,
     /// The conditions; `docs/api.md` lists types and reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]

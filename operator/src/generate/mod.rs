@@ -48,14 +48,16 @@ impl GenerateError {
 /// Every generated file: path below the repository's root, and content.
 pub fn files() -> Vec<(String, String)> {
     let definition = crd::agent_workspace_definition();
-    let definition_yaml = yaml::document(&definition);
-    let definition_name = "agents.boring.dev_agentworkspaces.yaml";
+    let wake = crd::agent_workspace_wake_definition();
     let mut files = vec![
-        (format!("crds/{definition_name}"), definition_yaml.clone()),
-        (format!("{CHART}/files/crds/{definition_name}"), definition_yaml),
         (format!("{CHART}/values.schema.json"), values::schema()),
-        ("docs/api.md".to_owned(), reference::markdown(&definition)),
+        ("docs/api.md".to_owned(), reference::markdown(&definition, &wake)),
     ];
+    for (kind, definition) in [("agentworkspaces", definition), ("agentworkspacewakes", wake)] {
+        let (name, text) = (format!("agents.boring.dev_{kind}.yaml"), yaml::document(&definition));
+        files.push((format!("crds/{name}"), text.clone()));
+        files.push((format!("{CHART}/files/crds/{name}"), text));
+    }
     let roles = [
         ("operator-cluster", rbac::operator_cluster()),
         ("operator-namespace", rbac::operator_namespace()),

@@ -24,7 +24,7 @@ fn a_difference_is_named_and_writing_repairs_it() {
     let error = run(true, folder.path()).expect_err("two differ");
     assert_eq!(
         error.to_string(),
-        "generated files differ, run `make gen`: crds/agents.boring.dev_agentworkspaces.yaml, docs/api.md"
+        "generated files differ, run `make gen`: docs/api.md, crds/agents.boring.dev_agentworkspaces.yaml"
     );
     run(false, folder.path()).expect("written again");
     run(true, folder.path()).expect("nothing differs");

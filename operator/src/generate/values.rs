@@ -24,6 +24,9 @@ struct Values {
     allowed_secret_prefix: Option<String>,
     /// What workspaces may reach and who may reach them.
     network_policy: Option<NetworkPolicy>,
+    /// Days after which the key pairs that sign tokens are replaced; 0: only when asked.
+    #[schemars(range(max = 3650))]
+    key_rotation_days: Option<u16>,
     /// Leader election.
     leader_election: Option<Enabled>,
     /// Reconciles at once.
@@ -116,6 +119,9 @@ struct NetworkPolicy {
     cluster_cidrs: Option<Vec<String>>,
     /// Where DNS is answered.
     dns: Option<Dns>,
+    /// Namespaces whose Services a workspace may name as its model's address.
+    #[schemars(inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")))]
+    model_namespaces: Option<Vec<String>>,
     /// Whose pods may read the metrics port of workspaces; null: nobody's.
     metrics_from: Option<Peer>,
 }

@@ -1,6 +1,6 @@
 //! What the operator was configured with, as plain values. Knows nothing of flags (`config.rs` of the crate reads them).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::crd::ImagePullPolicy;
 
@@ -23,6 +23,21 @@ pub struct Config {
     pub metrics_from: Vec<Peer>,
     /// The cluster's own ranges (pods, Services, nodes), excluded from egress to public addresses besides the private ranges.
     pub cluster_cidrs: Vec<String>,
+    /// Namespaces whose Services a workspace may name as its model's address. None unless named: not its own either.
+    pub model_namespaces: BTreeSet<String>,
+    /// Where the gateway serves a workspace, with `{name}` and `{namespace}` in it; `None` without a gateway.
+    pub workspace_url: Option<String>,
+}
+
+impl Config {
+    /// Where this workspace is reached. `None` without a gateway, and for a name that with its namespace does not fit in one
+    /// label of a host name (the admission policy of the chart refuses those).
+    pub fn workspace_url(&self, namespace: &str, name: &str) -> Option<String> {
+        // A label has 63 characters, two of them are the dashes between both.
+        const LONGEST: usize = 61;
+        let pattern = self.workspace_url.as_ref().filter(|_| name.len() + namespace.len() <= LONGEST)?;
+        Some(pattern.replace("{name}", name).replace("{namespace}", namespace))
+    }
 }
 
 /// Labels that must all be equal.
@@ -65,6 +80,8 @@ impl Default for Config {
             },
             metrics_from: Vec::new(),
             cluster_cidrs: Vec::new(),
+            model_namespaces: BTreeSet::new(),
+            workspace_url: None,
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Each transition is first one status patch; children follow, and the pod only once the cache holds that patch
 //! (`own_write_pending`). So a lagging cache can never lead to a pod for a workspace that is off, or to a second pod.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use crate::crd::{
@@ -10,8 +12,10 @@ use crate::crd::{
 };
 
 use super::{
-    ChildKind, Config, Drain, EventKind, EventToPublish, LookUp, Observed, Plan, PodDeletion, PodPhase, PodView, Seen,
-    Valid, WriteFailureKind, ownership, running,
+    ChildKind, Config, Drain, EventKind, EventToPublish, LookUp, Observed, Plan, PodDeletion, PodMetadataPatch,
+    PodPhase, PodView, Seen, Valid, WriteFailureKind, children,
+    endpoint::{Endpoint, ModelPods},
+    ownership, running,
     starting::{self, Overdue},
     status::{Draft, Progress, Truth, after, micros},
     storage,
@@ -39,7 +43,15 @@ impl<'a> Situation<'a> {
     }
 
     pub fn draft(&self) -> Draft<'a> {
-        draft(self.observed, self.now)
+        draft(self.config, self.observed, self.now)
+    }
+
+    /// The pods of a model server inside the cluster. `Err`: there is one, and no way to it can be opened.
+    pub fn model_pods(&self) -> Result<Option<ModelPods>, String> {
+        match &self.valid.model_endpoint {
+            Some((Endpoint::Cluster(place), _)) => place.pods(self.observed.model_service.as_ref()).map(Some),
+            Some((Endpoint::Outside, _)) | None => Ok(None),
+        }
     }
 
     /// A child was refused and it is too early to try again.
@@ -61,18 +73,36 @@ pub(super) fn decide(config: &Config, observed: &Observed, now: Timestamp) -> Pl
         return Plan::default();
     }
     if observed.workspace.deleting {
-        return terminating(observed, now);
+        return terminating(config, observed, now);
     }
     if observed.own_write_pending {
         return Plan { requeue_at: Some(after(now, CACHE_LAG_SECONDS)), ..Plan::default() };
     }
     let valid = Valid::parse(config, &observed.workspace);
     let plan = match (valid::wants_to_run(&observed.workspace.spec), valid) {
-        (false, valid) => off(observed, valid.as_ref().ok(), now),
+        (false, valid) => off(config, observed, valid.as_ref().ok(), now),
         (true, Ok(valid)) => on(config, &valid, observed, now),
-        (true, Err(invalid)) => blocked(observed, &invalid, now),
+        (true, Err(invalid)) => blocked(config, observed, &invalid, now),
     };
-    status_first(plan)
+    with_pod_metadata(status_first(plan), observed)
+}
+
+/// Whatever else is decided about it, a pod that lives and stays gets the keys that are published now (a rotation waits for
+/// it), and its labels back: without them neither its policy nor its Service selects it.
+fn with_pod_metadata(plan: Plan, observed: &Observed) -> Plan {
+    let Seen::Ours(pod) = &observed.pod else { return plan };
+    let keys = Some(&observed.token_keys).filter(|keys| pod.keys.as_ref() != Some(*keys));
+    if !pod.lives() || plan.delete_pod.is_some() || !plan.look_up.is_empty() || (keys.is_none() && pod.labelled) {
+        return plan;
+    }
+    let workspace = &observed.workspace;
+    let patch = PodMetadataPatch {
+        name: valid::agent_name(&workspace.name),
+        uid: pod.uid.clone(),
+        keys: keys.cloned(),
+        labels: if pod.labelled { BTreeMap::new() } else { children::labels(&workspace.name, &workspace.uid) },
+    };
+    Plan { pod_metadata: Some(patch), ..plan }
 }
 
 /// A status that is written makes the cache old: pods are made and taken by the decision after it.
@@ -83,8 +113,11 @@ fn status_first(plan: Plan) -> Plan {
     }
 }
 
-pub(super) fn draft(observed: &Observed, now: Timestamp) -> Draft<'_> {
-    Draft::new(&observed.workspace.status, observed.workspace.generation, now)
+fn draft<'a>(config: &Config, observed: &'a Observed, now: Timestamp) -> Draft<'a> {
+    let workspace = &observed.workspace;
+    let mut draft = Draft::new(&workspace.status, workspace.generation, now);
+    draft.new.url = config.workspace_url(&workspace.namespace, &workspace.name);
+    draft
 }
 
 /// Closes a draft into a plan.
@@ -94,8 +127,8 @@ pub(super) fn close(draft: Draft<'_>, plan: Plan) -> Plan {
 }
 
 /// Owner references do the work; the status only says so, for as long as somebody holds the object back.
-fn terminating(observed: &Observed, now: Timestamp) -> Plan {
-    let mut draft = draft(observed, now);
+fn terminating(config: &Config, observed: &Observed, now: Timestamp) -> Plan {
+    let mut draft = draft(config, observed, now);
     draft.new.phase = Some(Phase::Terminating);
     draft.new.pod = None;
     let message = "the workspace is being deleted";
@@ -111,10 +144,10 @@ fn on(config: &Config, valid: &Valid, observed: &Observed, now: Timestamp) -> Pl
     }
     match ownership::check(valid, observed) {
         ownership::Finding::Ours => {}
-        ownership::Finding::Leftover(message) => return waiting(observed, &message, now),
+        ownership::Finding::Leftover(message) => return waiting(config, observed, &message, now),
         ownership::Finding::Conflict(message) => {
             let invalid = Invalid { reason: Reason::NameConflict, message };
-            let plan = blocked(observed, &invalid, now);
+            let plan = blocked(config, observed, &invalid, now);
             return Plan { requeue_at: Some(after(now, CONFLICT_SECONDS)), ..plan };
         }
     }
@@ -162,7 +195,8 @@ fn reattached(plan: &Plan, valid: &Valid, observed: &Observed) -> Option<EventTo
 /// before a start is announced.
 fn unconfirmed(valid: &Valid, observed: &Observed) -> Vec<ChildKind> {
     let persistent = matches!(valid.storage, valid::Storage::Persistent { .. });
-    let announced = matches!(observed.workspace.status.phase, Some(Phase::Starting | Phase::Running));
+    // A pod that was Running and is not in the cache may only have lost its label.
+    let announced = observed.workspace.status.phase == Some(Phase::Starting);
     let mut kinds = Vec::new();
     if persistent && observed.claim == Seen::Unconfirmed {
         kinds.push(ChildKind::Claim);
@@ -185,8 +219,8 @@ pub(super) fn ended(pod: &PodView) -> bool {
 }
 
 /// Children of a former workspace of this name are being collected.
-fn waiting(observed: &Observed, message: &str, now: Timestamp) -> Plan {
-    let mut draft = draft(observed, now);
+fn waiting(config: &Config, observed: &Observed, message: &str, now: Timestamp) -> Plan {
+    let mut draft = draft(config, observed, now);
     draft.new.phase = Some(Phase::Pending);
     draft.not_ready(Reason::Pending, message);
     draft.progress(Progress::Converging(Reason::Pending, message.to_owned()));
@@ -194,8 +228,8 @@ fn waiting(observed: &Observed, message: &str, now: Timestamp) -> Plan {
 }
 
 /// The spec cannot be carried out, or a name is taken. A pod that runs goes on; none is created or replaced.
-fn blocked(observed: &Observed, why: &Invalid, now: Timestamp) -> Plan {
-    let mut draft = draft(observed, now);
+fn blocked(config: &Config, observed: &Observed, why: &Invalid, now: Timestamp) -> Plan {
+    let mut draft = draft(config, observed, now);
     let living = match &observed.pod {
         Seen::Ours(pod) if !pod.deleting && !ended(pod) => Some(pod),
         _ => None,
@@ -216,8 +250,8 @@ fn blocked(observed: &Observed, why: &Invalid, now: Timestamp) -> Plan {
 }
 
 /// The workspace is to have no pod.
-fn off(observed: &Observed, valid: Option<&Valid>, now: Timestamp) -> Plan {
-    let mut draft = draft(observed, now);
+fn off(config: &Config, observed: &Observed, valid: Option<&Valid>, now: Timestamp) -> Plan {
+    let mut draft = draft(config, observed, now);
     let mut plan = Plan::default();
     match &observed.pod {
         Seen::Ours(pod) => {

@@ -21,14 +21,15 @@ mod storage;
 mod valid;
 
 pub use builtin::EFFECTIVE;
-pub use children::{HTTP_PORT, METRICS_PORT};
+pub use children::{HTTP_PORT, METRICS_PORT, labels as child_labels};
 pub use config::{ClusterDns, Config, LabelSelectorText, Peer};
+pub use endpoint::{ModelService, ServiceView, model_service};
 pub use observed::{
     AgentReadiness, ClaimPhase, ClaimView, ContainerEnd, ContainerWait, ForeignObject, Observed, PodEvent, PodPhase,
     PodView, ReadinessReason, Seen, SimpleView, StorageClassView, WorkspaceView, WriteFailure, WriteFailureKind,
 };
 pub use outcome::{
-    Child, ChildKind, Drain, EventKind, EventToPublish, LookUp, Plan, PodDeletion, PodKeys, StatusPatch,
+    Child, ChildKind, Drain, EventKind, EventToPublish, LookUp, Plan, PodDeletion, PodMetadataPatch, StatusPatch,
 };
 pub use valid::{Invalid, Storage, Valid, agent_name, claim_name};
 

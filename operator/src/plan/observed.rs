@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::crd::{AgentWorkspaceSpec, AgentWorkspaceStatus, Reason};
 
-use super::ChildKind;
+use super::{ChildKind, ModelService};
 
 /// Everything a decision about one workspace depends on.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +25,8 @@ pub struct Observed {
     pub pod: Seen<PodView>,
     /// StorageClass of the claim, when the claim names one and it exists.
     pub storage_class: Option<StorageClassView>,
+    /// The Service that `spec.agent.model.baseUrl` names, when it is in a permitted namespace of the cluster.
+    pub model_service: Option<ModelService>,
     /// The last write of a child that the API server refused, kept until a write of that child succeeds or the spec changes.
     pub write_failure: Option<WriteFailure>,
     /// Events about the pod (by its UID); `None` when they were not asked for, see [`super::LookUp::PodEvents`].
@@ -52,6 +54,42 @@ pub struct WorkspaceView {
     pub spec: AgentWorkspaceSpec,
     /// Its status as the cache holds it; the default one when there is none.
     pub status: AgentWorkspaceStatus,
+}
+
+impl WorkspaceView {
+    /// A new workspace that nobody has looked at.
+    pub fn new(namespace: &str, name: &str, uid: &str, spec: AgentWorkspaceSpec) -> Self {
+        Self {
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            uid: uid.to_owned(),
+            generation: 1,
+            deleting: false,
+            spec,
+            status: AgentWorkspaceStatus::default(),
+        }
+    }
+}
+
+impl Observed {
+    /// A workspace with nothing else in its namespace, and nothing in memory.
+    pub fn alone(workspace: WorkspaceView, token_keys: String) -> Self {
+        Self {
+            workspace,
+            namespace_terminating: false,
+            own_write_pending: false,
+            claim: Seen::Missing,
+            service: Seen::Missing,
+            policy: Seen::Missing,
+            pod: Seen::Missing,
+            storage_class: None,
+            model_service: None,
+            write_failure: None,
+            pod_events: None,
+            agent_readiness: None,
+            token_keys,
+        }
+    }
 }
 
 /// An object with the name of a child.
@@ -156,6 +194,8 @@ pub struct PodView {
     pub revision: Option<String>,
     /// Annotation `agents.boring.dev/keys`.
     pub keys: Option<String>,
+    /// It has the labels that its Service, its policy and the operator's caches select it by.
+    pub labelled: bool,
     /// `status.phase`.
     pub phase: PodPhase,
     /// Condition Ready is True.
@@ -178,6 +218,13 @@ pub struct PodView {
     pub reason: Option<String>,
     /// `status.message` of a failed pod.
     pub message: Option<String>,
+}
+
+impl PodView {
+    /// It is not over and nobody asked for its deletion.
+    pub const fn lives(&self) -> bool {
+        !self.deleting && matches!(self.phase, PodPhase::Pending | PodPhase::Running)
+    }
 }
 
 /// `status.phase` of a pod; `Unknown` counts as Running.

@@ -1,5 +1,7 @@
 //! What was decided: one comparable value. Executed in the order of its fields.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{PersistentVolumeClaim, Pod, Service},
@@ -21,8 +23,8 @@ pub struct Plan {
     pub status: Option<StatusPatch>,
     /// Claim, Service and NetworkPolicy to apply (server-side, forced), in this order.
     pub apply: Vec<Child>,
-    /// New keys for the annotation of a living pod (metadata only, with its UID).
-    pub pod_keys: Option<PodKeys>,
+    /// New keys and lost labels for a living pod (metadata only, with its UID).
+    pub pod_metadata: Option<PodMetadataPatch>,
     /// Pod to create by POST. On 409 the pod is read live and the decision made again.
     pub create_pod: Option<Pod>,
     /// Server to drain before its pod is deleted. A drain that fails is logged and does not stop the deletion: SIGTERM has the same effect.
@@ -108,15 +110,17 @@ impl Child {
     }
 }
 
-/// Keys for a living pod.
+/// Metadata for a living pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodKeys {
+pub struct PodMetadataPatch {
     /// Name of the pod.
     pub name: String,
     /// Its UID.
     pub uid: String,
-    /// The JWKS.
-    pub keys: String,
+    /// The JWKS, when the pod carries another.
+    pub keys: Option<String>,
+    /// The labels that it should have, when it has not.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A drain call (docs/contract.md, scope `lifecycle`, without `ifIdleSeconds`).

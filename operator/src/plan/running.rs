@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::crd::{ConditionType, Phase, PodReference, Reason};
 
 use super::{
-    AgentReadiness, LookUp, Plan, PodKeys, PodView, ReadinessReason,
+    AgentReadiness, LookUp, Plan, PodView, ReadinessReason,
     cause::{self, Finding},
     lifecycle::{Situation, close},
     starting::HEALTHY_SECONDS,
@@ -23,6 +23,9 @@ const CHECK_WINDOW_SECONDS: i64 = 20;
 
 /// A pod that lost its readiness is looked at again this often, since what keeps it may change without a notice.
 const UNREADY_LOOK_SECONDS: i64 = 60;
+
+/// A Service that was missing is looked for again this often.
+const MODEL_SERVICE_LOOK_SECONDS: i64 = 60;
 
 /// Whether the status is about this pod.
 pub(super) fn is_current(situation: &Situation<'_>, pod: &PodView) -> bool {
@@ -51,8 +54,10 @@ pub(super) fn pod_ready(situation: &Situation<'_>, pod: &PodView) -> Plan {
     report(&mut draft, situation, pod, answer);
     let healthy_at = forget_failures(&mut draft, situation);
     let next_check = after(ready_since(pod), next_check_seconds(seconds_between(ready_since(pod), situation.now)));
-    let requeue_at = Some(healthy_at.map_or(next_check, |healthy_at| healthy_at.min(next_check)));
-    close(draft, Plan { pod_keys: new_keys(situation, pod), requeue_at, ..Plan::default() })
+    // Services of others are not watched.
+    let look = situation.model_pods().is_err().then(|| after(situation.now, MODEL_SERVICE_LOOK_SECONDS));
+    let requeue_at = [Some(next_check), healthy_at, look].into_iter().flatten().min();
+    close(draft, Plan { requeue_at, ..Plan::default() })
 }
 
 fn ready_since(pod: &PodView) -> Timestamp {
@@ -141,6 +146,8 @@ fn agent_ready(draft: &mut Draft<'_>, situation: &Situation<'_>, answer: Option<
         let secret = situation.valid.model_key.as_ref().map_or("its secret", |secret| secret.name.as_str());
         let message = format!("the model provider refuses the key; put a valid one into secret {secret}");
         draft.set(ConditionType::AgentReady, Truth::False, Reason::ModelKeyRejected, message);
+    } else if let Err(message) = situation.model_pods() {
+        draft.set(ConditionType::AgentReady, Truth::False, Reason::ModelEndpointUnusable, message);
     } else if situation.valid.model_key.is_none() || has(ReadinessReason::ModelKeyMissing) {
         model_key_missing(draft);
     } else {
@@ -154,9 +161,14 @@ fn agent_ready(draft: &mut Draft<'_>, situation: &Situation<'_>, answer: Option<
 
 /// AgentReady before there is a server to ask.
 pub(super) fn agent_ready_before_start(draft: &mut Draft<'_>, situation: &Situation<'_>) {
-    match situation.valid.model_key {
-        Some(_) => draft.set(ConditionType::AgentReady, Truth::Unknown, Reason::Pending, "known when the pod is ready"),
-        None => model_key_missing(draft),
+    match (situation.model_pods(), &situation.valid.model_key) {
+        (Err(message), _) => {
+            draft.set(ConditionType::AgentReady, Truth::False, Reason::ModelEndpointUnusable, message);
+        }
+        (Ok(_), Some(_)) => {
+            draft.set(ConditionType::AgentReady, Truth::Unknown, Reason::Pending, "known when the pod is ready");
+        }
+        (Ok(_), None) => model_key_missing(draft),
     }
 }
 
@@ -178,15 +190,6 @@ fn forget_failures(draft: &mut Draft<'_>, situation: &Situation<'_>) -> Option<T
     None
 }
 
-fn new_keys(situation: &Situation<'_>, pod: &PodView) -> Option<PodKeys> {
-    let keys = &situation.observed.token_keys;
-    (pod.keys.as_ref() != Some(keys)).then(|| PodKeys {
-        name: situation.valid.agent_name(),
-        uid: pod.uid.clone(),
-        keys: keys.clone(),
-    })
-}
-
 /// The pod was Ready and is not now: said at once, since requests fail.
 pub(super) fn pod_lost_readiness(situation: &Situation<'_>, pod: &PodView) -> Plan {
     let (reason, message, kind) = match cause::find(situation.observed, pod, situation.now) {
@@ -206,5 +209,5 @@ pub(super) fn pod_lost_readiness(situation: &Situation<'_>, pod: &PodView) -> Pl
     }
     draft.progress(Progress::Converging(reason, message));
     let requeue_at = Some(after(situation.now, UNREADY_LOOK_SECONDS));
-    close(draft, Plan { pod_keys: new_keys(situation, pod), requeue_at, ..Plan::default() })
+    close(draft, Plan { requeue_at, ..Plan::default() })
 }

@@ -33,7 +33,9 @@ pub(super) fn children(situation: &Situation<'_>) -> Vec<Child> {
     if needs_apply(&observed.service, &applied, situation.now) {
         children.push(Child::Service(Box::new(service)));
     }
-    let (policy, applied) = children::network_policy(situation.config, situation.valid);
+    // Without a Service to read there is no way to open; condition AgentReady tells.
+    let model = situation.model_pods().unwrap_or_default();
+    let (policy, applied) = children::network_policy(situation.config, situation.valid, model.as_ref());
     if needs_apply(&observed.policy, &applied, situation.now) {
         children.push(Child::NetworkPolicy(Box::new(policy)));
     }

@@ -34,8 +34,8 @@ pub struct Valid {
     pub model_provider: Option<ModelProvider>,
     /// Model, when named.
     pub model_id: Option<String>,
-    /// Address of the provider and where that is, when named.
-    pub model_endpoint: Option<(String, Endpoint)>,
+    /// Where the provider is, and its address, when named.
+    pub model_endpoint: Option<(Endpoint, String)>,
     /// Text for the end of the system prompt.
     pub system_prompt: Option<String>,
     /// Key for the model provider.
@@ -124,17 +124,8 @@ impl Valid {
         let storage = storage(spec.storage.unwrap_or_default())?;
         let (requests, limits) = resources(spec.resources.unwrap_or_default(), &storage)?;
         let credentials = Credentials::parse(config, agent.credentials)?;
-        let model_endpoint = model
-            .base_url
-            .map(|url| {
-                let endpoint = Endpoint::parse(&url, &workspace.namespace).ok_or_else(|| {
-                    Invalid::spec(
-                        "spec.agent.model.baseUrl must be an http or https address with a host and without a user",
-                    )
-                })?;
-                Ok((url, endpoint))
-            })
-            .transpose()?;
+        let model_endpoint =
+            model.base_url.map(|url| Ok((endpoint(config, &url, &workspace.namespace)?, url))).transpose()?;
         Ok(Self {
             name: workspace.name.clone(),
             namespace: workspace.namespace.clone(),
@@ -191,6 +182,22 @@ pub fn agent_name(workspace: &str) -> String {
 /// Name of the claim of a workspace.
 pub fn claim_name(workspace: &str) -> String {
     format!("{workspace}-home")
+}
+
+fn endpoint(config: &Config, url: &str, own_namespace: &str) -> Result<Endpoint, Invalid> {
+    let endpoint = Endpoint::parse(url, own_namespace).ok_or_else(|| {
+        Invalid::spec("spec.agent.model.baseUrl must be an http or https address with a host and without a user")
+    })?;
+    match &endpoint {
+        Endpoint::Cluster(place) if !config.model_namespaces.contains(&place.namespace) => Err(Invalid {
+            reason: Reason::ModelEndpointNotAllowed,
+            message: format!(
+                "spec.agent.model.baseUrl: workspaces may not reach namespace {}; name another address, or have the operator permit it with --model-namespaces (networkPolicy.modelNamespaces of the chart)",
+                place.namespace
+            ),
+        }),
+        Endpoint::Cluster(_) | Endpoint::Outside => Ok(endpoint),
+    }
 }
 
 fn seconds(field: &str, value: Option<i32>, built_in: i32) -> Result<u32, Invalid> {

@@ -109,6 +109,11 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StepLabel {
+    step: &'static str,
+}
+
 /// A pass without writes takes well under a millisecond; one with four writes some 20–100 ms; a drain call up to 5 s.
 const RECONCILE_BUCKETS: [f64; 8] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0];
 /// Image present: 1–3 s. A volume to provision: 5–20 s. An image to pull or a node to add: minutes.
@@ -128,6 +133,9 @@ pub struct Metrics {
     undecodable: Family<KindLabel, Gauge>,
     queue_depth: Gauge,
     leader: Gauge,
+    rotation_stage: Gauge,
+    rotation_outdated_pods: Gauge,
+    rotation_steps: Family<StepLabel, Counter>,
 }
 
 impl Default for Metrics {
@@ -147,6 +155,8 @@ impl Metrics {
         let (workspaces, stops) = (Family::default(), Family::default());
         let (watch_age, undecodable) = (Family::default(), Family::default());
         let (queue_depth, leader) = (Gauge::default(), Gauge::default());
+        let (rotation_stage, rotation_outdated_pods) = (Gauge::default(), Gauge::default());
+        let rotation_steps = Family::default();
         registry.register_with_unit(
             "reconcile_duration",
             "Time of one reconcile by outcome",
@@ -172,6 +182,17 @@ impl Metrics {
         registry.register("undecodable_objects", "Objects skipped since they do not decode", undecodable.clone());
         registry.register("queue_depth", "Objects due for a reconcile that has not begun", queue_depth.clone());
         registry.register("leader", "1 when this replica acts", leader.clone());
+        registry.register(
+            "key_rotation_stage",
+            "0: none, 1: the next keys are published, 2: they sign and the previous ones are still published",
+            rotation_stage.clone(),
+        );
+        registry.register(
+            "key_rotation_outdated_pods",
+            "Running pods without all published keys; a rotation waits for them",
+            rotation_outdated_pods.clone(),
+        );
+        registry.register("key_rotation_steps", "Steps of key rotations", rotation_steps.clone());
         Self {
             registry: Mutex::new(registry),
             reconciles,
@@ -184,6 +205,9 @@ impl Metrics {
             undecodable,
             queue_depth,
             leader,
+            rotation_stage,
+            rotation_outdated_pods,
+            rotation_steps,
         }
     }
 
@@ -244,6 +268,17 @@ impl Metrics {
     /// Whether this replica leads.
     pub fn leader(&self, leading: bool) {
         self.leader.set(i64::from(leading));
+    }
+
+    /// Where a key rotation stands: see `trust::rotation::Progress`.
+    pub fn rotation(&self, stage: i64, outdated_pods: usize) {
+        self.rotation_stage.set(stage);
+        self.rotation_outdated_pods.set(i64::try_from(outdated_pods).unwrap_or(i64::MAX));
+    }
+
+    /// A step of a key rotation was taken.
+    pub fn rotated(&self, step: &'static str) {
+        self.rotation_steps.get_or_create(&StepLabel { step }).inc();
     }
 
     /// All metrics in the `OpenMetrics` text format.

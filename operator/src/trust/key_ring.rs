@@ -78,7 +78,7 @@ impl KeyPair {
     }
 }
 
-/// All key pairs of the operator, sorted by scope and stage.
+/// All key pairs of the operator, sorted by scope and id: a key that only changes its stage changes no pod.
 #[derive(Clone, Debug)]
 pub struct KeyRing {
     pairs: Vec<KeyPair>,
@@ -112,6 +112,7 @@ impl KeyRing {
                 }
             }
         }
+        pairs.sort_by(|one, other| (one.scope, &one.id).cmp(&(other.scope, &other.id)));
         Ok(Self { pairs })
     }
 
@@ -141,6 +142,6 @@ impl KeyRing {
 }
 
 /// Name of a key in the Secret: `<scope>-<stage>.pk8`.
-fn data_key(scope: Scope, stage: Stage) -> String {
+pub(super) fn data_key(scope: Scope, stage: Stage) -> String {
     format!("{}-{}{SUFFIX}", scope.as_str(), stage.as_str())
 }

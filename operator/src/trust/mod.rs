@@ -4,9 +4,12 @@
 //! Must not know: the API server (`cluster::keys` reads and creates the Secret), what a token is used for.
 
 mod key_ring;
+pub mod rotation;
+mod signer;
 mod token;
 
 pub use key_ring::{KeyPair, KeyRing, Stage};
+pub use signer::{InUse, Signer};
 pub use token::{
     Claims, ISSUER, LIFECYCLE_SUBJECT, LIFECYCLE_TOKEN_SECONDS, PRINTED_TOKEN_SECONDS, PRINTED_TOKEN_SUBJECT, audience,
 };

@@ -4,9 +4,12 @@
 use std::fmt::Debug;
 
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    core::v1::{PersistentVolumeClaim, Pod, Service},
-    networking::v1::NetworkPolicy,
+use k8s_openapi::{
+    api::{
+        core::v1::{PersistentVolumeClaim, Pod, Service},
+        networking::v1::NetworkPolicy,
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
 };
 use kube::{
     Api, Resource,
@@ -14,8 +17,8 @@ use kube::{
     core::NamespaceResourceScope,
 };
 use operator::{
-    crd::{AgentWorkspaceSpec, AgentWorkspaceStatus},
-    plan::{Child, Config, Observed, Plan, Seen, WorkspaceView, plan},
+    crd::AgentWorkspaceSpec,
+    plan::{Child, Config, ModelService, Observed, Plan, ServiceView, WorkspaceView, plan},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -23,36 +26,24 @@ use serde_json::{Value, json};
 use crate::support::{Space, eventually};
 
 fn observed(space: &Space, uid: &str, spec: Value) -> Observed {
-    Observed {
-        workspace: WorkspaceView {
-            name: "alice".to_owned(),
-            namespace: space.name.clone(),
-            uid: uid.to_owned(),
-            generation: 1,
-            deleting: false,
-            spec: serde_json::from_value::<AgentWorkspaceSpec>(spec).expect("a spec"),
-            status: AgentWorkspaceStatus::default(),
-        },
-        namespace_terminating: false,
-        own_write_pending: false,
-        claim: Seen::Missing,
-        service: Seen::Missing,
-        policy: Seen::Missing,
-        pod: Seen::Missing,
-        storage_class: None,
-        write_failure: None,
-        pod_events: None,
-        agent_readiness: None,
-        token_keys: json!({"keys": []}).to_string(),
-    }
+    let spec = serde_json::from_value::<AgentWorkspaceSpec>(spec).expect("a spec");
+    let workspace = WorkspaceView::new(&space.name, "alice", uid, spec);
+    let model_service = Some(model_service());
+    Observed { model_service, ..Observed::alone(workspace, json!({"keys": []}).to_string()) }
+}
+
+fn model_service() -> ModelService {
+    let selector = [("app".to_owned(), "model".to_owned())].into();
+    ModelService::Found(ServiceView { selector, ports: vec![(8080, IntOrString::String("http".to_owned()))] })
 }
 
 /// The decision that announces the start, and the one that creates the pod.
 fn first_two_plans(mut observed: Observed) -> (Plan, Plan) {
     let now = Timestamp::from_second(1_767_225_600).expect("a time");
-    let first = plan(&Config::default(), &observed, now);
+    let config = Config { model_namespaces: ["fakes".to_owned()].into(), ..Config::default() };
+    let first = plan(&config, &observed, now);
     observed.workspace.status = first.status.clone().expect("an announcement").status;
-    let second = plan(&Config::default(), &observed, now);
+    let second = plan(&config, &observed, now);
     (first, second)
 }
 

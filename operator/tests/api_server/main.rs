@@ -10,3 +10,4 @@ mod definition;
 mod refusals;
 mod support;
 mod transitions;
+mod wakes;

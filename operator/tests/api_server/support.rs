@@ -54,7 +54,12 @@ impl Space {
     pub async fn new(labels: Value) -> Self {
         static INSTALLED: OnceCell<()> = OnceCell::const_new();
         let client = client().await;
-        INSTALLED.get_or_init(|| async { install(&client, &crd::agent_workspace_definition()).await }).await;
+        let install_both = async || {
+            for definition in [crd::agent_workspace_definition(), crd::agent_workspace_wake_definition()] {
+                install(&client, &definition).await;
+            }
+        };
+        INSTALLED.get_or_init(install_both).await;
         let namespace: Namespace =
             serde_json::from_value(json!({"metadata": {"generateName": "api-server-", "labels": labels}}))
                 .expect("a namespace");

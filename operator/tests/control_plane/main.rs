@@ -11,6 +11,7 @@ mod deletion;
 mod fake_agent;
 mod life;
 mod replicas;
+mod rotation;
 #[path = "../api_server/support.rs"]
 #[allow(dead_code, reason = "shared with the other tests against an API server, which use more of it")]
 mod support;

@@ -22,6 +22,7 @@ use operator::{
     crd::{AgentWorkspace, AgentWorkspaceStatus, Phase},
     plan,
     telemetry::{Kind, Metrics, Outcome, Verb},
+    trust::rotation::Times,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -80,6 +81,7 @@ impl World {
             leader_election: true,
             concurrency: 4,
             plan: plan::Config { operator_namespace: self.system.name.clone(), ..plan::Config::default() },
+            key_rotation: Times { settle_seconds: 3, look: Duration::from_millis(500), ..Times::new(None) },
             on_lost: || panic!("the lease was lost"),
         };
         let metrics = Arc::new(Metrics::new());

@@ -11,7 +11,7 @@ const OPERATOR: &[(&str, &[&str])] = &[
     ("trust", &[]),
     ("agent", &["trust", "plan"]),
     ("telemetry", &[]),
-    ("config", &["plan", "crd", "telemetry"]),
+    ("config", &["plan", "crd", "trust", "telemetry"]),
     ("cluster", &["plan", "crd", "trust", "telemetry"]),
     ("leader", &["cluster", "telemetry"]),
     ("server", &["telemetry"]),

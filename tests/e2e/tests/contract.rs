@@ -7,8 +7,8 @@ use agent_server::config::CommandLine;
 use clap::CommandFactory;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
-use operator::crd::{AgentWorkspaceSpec, AgentWorkspaceStatus};
-use operator::plan::{Config, LookUp, Observed, Seen, WorkspaceView, plan};
+use operator::crd::AgentWorkspaceSpec;
+use operator::plan::{Config, LookUp, Observed, WorkspaceView, plan};
 use serde_json::json;
 
 /// A workspace that uses every field that reaches the container.
@@ -33,28 +33,8 @@ fn full_spec() -> AgentWorkspaceSpec {
 /// Plans with empty answers to every question until the pod is created.
 fn rendered_pod() -> Pod {
     let now: Timestamp = "2026-11-30T12:00:00Z".parse().unwrap();
-    let mut observed = Observed {
-        workspace: WorkspaceView {
-            name: "alice".into(),
-            namespace: "team-a".into(),
-            uid: "11111111-1111-4111-8111-111111111111".into(),
-            generation: 1,
-            deleting: false,
-            spec: full_spec(),
-            status: AgentWorkspaceStatus::default(),
-        },
-        namespace_terminating: false,
-        own_write_pending: false,
-        claim: Seen::Missing,
-        service: Seen::Missing,
-        policy: Seen::Missing,
-        pod: Seen::Missing,
-        storage_class: None,
-        write_failure: None,
-        pod_events: None,
-        agent_readiness: None,
-        token_keys: r#"{"keys":[]}"#.into(),
-    };
+    let workspace = WorkspaceView::new("team-a", "alice", "11111111-1111-4111-8111-111111111111", full_spec());
+    let mut observed = Observed::alone(workspace, r#"{"keys":[]}"#.into());
     for _ in 0..4 {
         let plan = plan(&Config::default(), &observed, now);
         assert_eq!(plan.look_up, Vec::<LookUp>::new());

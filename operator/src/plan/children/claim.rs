@@ -45,7 +45,7 @@ pub fn claim(valid: &Valid, existing: Option<&ClaimView>, class: Option<&Storage
         }),
         status: None,
     };
-    object.metadata.labels = Some(labels(valid));
+    object.metadata.labels = Some(labels(&valid.name, &valid.uid));
     object.metadata.owner_references = (*when_deleted == WhenDeleted::Delete).then(|| vec![owner(valid)]);
     if let Some(owner_user) = &valid.owner_user {
         object.metadata.annotations = Some([(ANNOTATION_OWNER_USER.to_owned(), owner_user.clone())].into());

@@ -27,9 +27,9 @@ pub const HTTP_PORT: i32 = 8787;
 /// Port of the agent server's metrics (docs/contract.md).
 pub const METRICS_PORT: i32 = 9464;
 
-/// Labels of every child.
-fn labels(valid: &Valid) -> BTreeMap<String, String> {
-    [(LABEL_MANAGED_BY, MANAGED_BY), (LABEL_WORKSPACE, &valid.name), (LABEL_WORKSPACE_UID, &valid.uid)]
+/// Labels of every child of a workspace.
+pub fn labels(workspace: &str, uid: &str) -> BTreeMap<String, String> {
+    [(LABEL_MANAGED_BY, MANAGED_BY), (LABEL_WORKSPACE, workspace), (LABEL_WORKSPACE_UID, uid)]
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect()
@@ -57,7 +57,7 @@ fn metadata(valid: &Valid, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         namespace: Some(valid.namespace.clone()),
-        labels: Some(labels(valid)),
+        labels: Some(labels(&valid.name, &valid.uid)),
         owner_references: Some(vec![owner(valid)]),
         ..ObjectMeta::default()
     }

@@ -16,7 +16,7 @@ use k8s_openapi::{
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
 
-use crate::plan::{Config, Peer, Valid, endpoint::Endpoint};
+use crate::plan::{Config, Peer, Valid, endpoint::ModelPods};
 
 use super::{HTTP_PORT, METRICS_PORT, hash, metadata, seal, selector};
 
@@ -69,15 +69,15 @@ pub fn service(valid: &Valid) -> (Service, String) {
     (object, applied)
 }
 
-/// Renders the NetworkPolicy.
-pub fn network_policy(config: &Config, valid: &Valid) -> (NetworkPolicy, String) {
+/// Renders the NetworkPolicy. `model` are the pods of a model server inside the cluster.
+pub fn network_policy(config: &Config, valid: &Valid, model: Option<&ModelPods>) -> (NetworkPolicy, String) {
     let mut object = NetworkPolicy {
         metadata: metadata(valid, valid.agent_name()),
         spec: Some(NetworkPolicySpec {
             pod_selector: Some(LabelSelector { match_labels: Some(selector(valid)), ..LabelSelector::default() }),
             policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
             ingress: Some(ingress(config)),
-            egress: Some(egress(config, valid)),
+            egress: Some(egress(config, model)),
         }),
     };
     let applied = hash(&object);
@@ -108,24 +108,24 @@ fn ingress(config: &Config) -> Vec<NetworkPolicyIngressRule> {
 }
 
 /// DNS, the model endpoint, public addresses.
-fn egress(config: &Config, valid: &Valid) -> Vec<NetworkPolicyEgressRule> {
+fn egress(config: &Config, model: Option<&ModelPods>) -> Vec<NetworkPolicyEgressRule> {
     let mut rules = Vec::new();
     let dns: Vec<NetworkPolicyPeer> =
         config.dns.peers.iter().map(peer).chain(config.dns.cidrs.iter().map(|cidr| block(cidr, Vec::new()))).collect();
     if !dns.is_empty() {
         rules.push(NetworkPolicyEgressRule { to: Some(dns), ports: Some(vec![port("UDP", 53), port("TCP", 53)]) });
     }
-    // A policy sees the pod behind a Service, on the pod's own port. Neither the Service's selector nor its target port is
-    // known here, so every pod of that namespace is permitted, on every TCP port.
-    if let Some((_, Endpoint::Cluster { namespace })) = &valid.model_endpoint {
+    if let Some(model) = model {
         let pods = Peer {
-            namespace_labels: BTreeMap::from([(NAMESPACE_NAME.to_owned(), namespace.clone())]),
-            pod_labels: BTreeMap::new(),
+            namespace_labels: BTreeMap::from([(NAMESPACE_NAME.to_owned(), model.namespace.clone())]),
+            pod_labels: model.labels.clone(),
         };
-        rules.push(NetworkPolicyEgressRule {
-            to: Some(vec![peer(&pods)]),
-            ports: Some(vec![NetworkPolicyPort { protocol: Some("TCP".to_owned()), ..NetworkPolicyPort::default() }]),
-        });
+        let ports = vec![NetworkPolicyPort {
+            protocol: Some("TCP".to_owned()),
+            port: Some(model.port.clone()),
+            end_port: None,
+        }];
+        rules.push(NetworkPolicyEgressRule { to: Some(vec![peer(&pods)]), ports: Some(ports) });
     }
     rules.push(NetworkPolicyEgressRule { to: Some(public(&config.cluster_cidrs)), ports: None });
     rules

@@ -166,7 +166,7 @@ fn own_environment(valid: &Valid) -> BTreeMap<&'static str, String> {
     let optional = [
         ("BORING_AGENT_MODEL_PROVIDER", valid.model_provider.map(|ModelProvider::Anthropic| "anthropic".to_owned())),
         ("BORING_AGENT_MODEL", valid.model_id.clone()),
-        ("BORING_AGENT_MODEL_BASE_URL", valid.model_endpoint.as_ref().map(|(url, _)| url.clone())),
+        ("BORING_AGENT_MODEL_BASE_URL", valid.model_endpoint.as_ref().map(|(_, url)| url.clone())),
         (
             "BORING_AGENT_SYSTEM_PROMPT_FILE",
             valid.system_prompt.as_ref().map(|_| format!("{}/system-prompt", volumes::POD)),

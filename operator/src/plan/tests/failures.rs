@@ -135,7 +135,7 @@ fn a_pod_that_somebody_deleted_is_replaced_when_it_is_gone() {
     assert!(decide(&observed, at(102)).create_pod.is_some());
     // nobody saw it go
     let mut observed = running(json!({}));
-    observed.pod = Seen::Unconfirmed;
+    observed.pod = Seen::Missing;
     let plan = step(&mut observed, at(100));
     assert_eq!((events(&plan), plan.create_pod), (vec!["Warning PodDeleted".to_owned()], None));
     assert!(decide(&observed, at(100)).create_pod.is_some());

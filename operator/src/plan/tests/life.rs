@@ -1,5 +1,9 @@
 //! Start, run, stop, deletion: the plain way.
 
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
 use super::*;
 use crate::crd::{AgentWorkspaceStatus, Phase, Reason};
 
@@ -187,8 +191,33 @@ fn new_keys_reach_the_running_pod() {
     let mut observed = running(json!({}));
     observed.token_keys = "NEW".to_owned();
     let plan = decide(&observed, at(3));
-    let keys = PodKeys { name: "alice-agent".to_owned(), uid: "pod-1".to_owned(), keys: "NEW".to_owned() };
-    assert_eq!((plan.status, plan.pod_keys), (None, Some(keys)));
+    let keys = PodMetadataPatch {
+        name: "alice-agent".to_owned(),
+        uid: "pod-1".to_owned(),
+        keys: Some("NEW".to_owned()),
+        labels: BTreeMap::new(),
+    };
+    assert_eq!((plan.status, plan.pod_metadata), (None, Some(keys.clone())));
+
+    // Whatever else is wrong with the workspace: a rotation waits for every pod that lives.
+    observed.workspace.spec = spec(json!({"agent": {"model": {"baseUrl": "http://database"}}}));
+    assert_eq!(decide(&observed, at(3)).pod_metadata, Some(keys));
+    pod_mut(&mut observed).deleting = true;
+    assert_eq!(decide(&observed, at(3)).pod_metadata, None);
+}
+
+#[test]
+fn labels_that_somebody_took_from_the_pod_are_put_back_and_it_is_not_taken_for_deleted() {
+    let mut observed = running(json!({}));
+    let pod = std::mem::replace(&mut observed.pod, Seen::Unconfirmed);
+    assert_eq!(decide(&observed, at(3)).look_up, [LookUp::Live(vec![ChildKind::Pod])], "the watch selects by label");
+    observed.pod = pod;
+    pod_mut(&mut observed).labelled = false;
+    let plan = decide(&observed, at(3));
+    assert_eq!(plan.status, None);
+    let labels = plan.pod_metadata.expect("a patch").labels;
+    assert_eq!(labels["agents.boring.dev/workspace-uid"], "5f0c");
+    assert_eq!(labels["app.kubernetes.io/managed-by"], "agent-workspace-operator");
 }
 
 #[test]
@@ -305,4 +334,48 @@ fn a_pod_that_does_not_go_is_told_half_a_minute_after_its_time_and_never_deleted
         assert!(!status::has_reason(&observed.workspace.status, ConditionType::Ready, Reason::PodTerminating));
         assert_eq!(status::condition(&observed.workspace.status, ConditionType::Stalled), None);
     }
+}
+
+#[test]
+fn the_address_behind_the_gateway_is_written_with_the_first_status() {
+    let config =
+        Config { workspace_url: Some("https://{name}--{namespace}.example.com".to_owned()), ..Config::default() };
+    let observed = fresh(json!({"runPolicy": "Stopped"}));
+    let status = plan(&config, &observed, at(0)).status.expect("a status").status;
+    assert_eq!(status.url.as_deref(), Some("https://alice--team-a.example.com"));
+    assert_eq!(decide(&observed, at(0)).status.expect("a status").status.url, None);
+}
+
+#[test]
+fn a_model_server_whose_service_is_missing_keeps_chat_from_working_until_it_is_there() {
+    let config = permitting("models");
+    let spec = json!({
+        "agent": {
+            "model": {"baseUrl": "http://llm.models.svc"},
+            "credentials": [{"name": "k", "secretKeyRef": {"name": "agent-k", "key": "k"}, "purpose": "ModelKey"}],
+        },
+    });
+    let mut observed = fresh(spec);
+    observed.model_service = Some(ModelService::Missing);
+    let first = plan(&config, &observed, at(0));
+    let status = first.status.expect("a status").status;
+    assert!(conditions(&status).contains(&"AgentReady=False/ModelEndpointUnusable".to_owned()));
+    assert!(message(&status, ConditionType::AgentReady).contains("Service llm in namespace models"));
+    let policy = |plan: &Plan| {
+        let mut policies = plan.apply.iter().filter_map(|child| match child {
+            Child::NetworkPolicy(policy) => Some(policy.spec.clone().expect("a spec").egress.expect("rules")),
+            Child::Claim(_) | Child::Service(_) => None,
+        });
+        policies.next().expect("a policy")
+    };
+    let without = policy(&plan(&config, &observed, at(0)));
+    let view = ServiceView {
+        selector: [("app".to_owned(), "llm".to_owned())].into(),
+        ports: vec![(80, IntOrString::Int(8080))],
+    };
+    observed.model_service = Some(ModelService::Found(view));
+    let second = plan(&config, &observed, at(60));
+    assert_eq!(policy(&second).len(), without.len() + 1);
+    let status = second.status.expect("a status").status;
+    assert!(conditions(&status).contains(&"AgentReady=Unknown/Pending".to_owned()));
 }

@@ -28,30 +28,16 @@ pub(crate) fn spec(value: Value) -> AgentWorkspaceSpec {
     serde_json::from_value(value).expect("a spec")
 }
 
+/// Settings that permit a model server in one namespace of the cluster.
+pub(crate) fn permitting(namespace: &str) -> Config {
+    Config { model_namespaces: [namespace.to_owned()].into(), ..Config::default() }
+}
+
 /// A workspace that was just created, with nothing else in the namespace.
 pub(crate) fn fresh(value: Value) -> Observed {
-    Observed {
-        workspace: WorkspaceView {
-            name: "alice".to_owned(),
-            namespace: "team-a".to_owned(),
-            uid: "5f0c".to_owned(),
-            generation: 1,
-            deleting: false,
-            spec: spec(value),
-            status: AgentWorkspaceStatus { observed_generation: Some(-1), ..AgentWorkspaceStatus::default() },
-        },
-        namespace_terminating: false,
-        own_write_pending: false,
-        claim: Seen::Missing,
-        service: Seen::Missing,
-        policy: Seen::Missing,
-        pod: Seen::Missing,
-        storage_class: None,
-        write_failure: None,
-        pod_events: None,
-        agent_readiness: None,
-        token_keys: "{\"keys\":[]}".to_owned(),
-    }
+    let mut workspace = WorkspaceView::new("team-a", "alice", "5f0c", spec(value));
+    workspace.status.observed_generation = Some(-1);
+    Observed::alone(workspace, "{\"keys\":[]}".to_owned())
 }
 
 /// The children as they are after [`plan`] applied them.
@@ -77,7 +63,7 @@ pub(crate) fn with_children(mut observed: Observed) -> Observed {
         Seen::Ours(SimpleView { uid: uid.to_owned(), deleting, applied: Some(applied), overwritten, applied_at })
     };
     observed.service = simple("service-1", children::service(&valid).1);
-    observed.policy = simple("policy-1", children::network_policy(&Config::default(), &valid).1);
+    observed.policy = simple("policy-1", children::network_policy(&Config::default(), &valid, None).1);
     observed
 }
 
@@ -91,6 +77,7 @@ pub(crate) fn pending_pod(observed: &Observed, uid: &str, created: Timestamp) ->
         gone_by: None,
         revision: Some(children::revision(&valid)),
         keys: Some(observed.token_keys.clone()),
+        labelled: true,
         phase: PodPhase::Pending,
         ready: false,
         ready_since: None,

@@ -1,9 +1,11 @@
 //! Children as the API server gets them.
 
-use super::*;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::{endpoint::ModelPods, *};
 
 fn valid(value: Value) -> Valid {
-    Valid::parse(&Config::default(), &fresh(value).workspace).expect("a valid spec")
+    Valid::parse(&permitting("fakes"), &fresh(value).workspace).expect("a valid spec")
 }
 
 #[test]
@@ -12,7 +14,7 @@ fn the_smallest_workspace_renders_every_child() {
     insta::assert_yaml_snapshot!("smallest_pod", children::pod(&valid, "KEYS"));
     insta::assert_yaml_snapshot!("smallest_claim", children::claim(&valid, None, None).expect("a claim").object);
     insta::assert_yaml_snapshot!("smallest_service", children::service(&valid).0);
-    insta::assert_yaml_snapshot!("smallest_policy", children::network_policy(&Config::default(), &valid).0);
+    insta::assert_yaml_snapshot!("smallest_policy", children::network_policy(&Config::default(), &valid, None).0);
 }
 
 #[test]
@@ -27,9 +29,14 @@ fn a_workspace_with_everything_renders_everything() {
         dns: ClusterDns { cidrs: vec!["169.254.20.10/32".to_owned()], ..Config::default().dns },
         ..Config::default()
     };
+    let model = ModelPods {
+        namespace: "fakes".to_owned(),
+        labels: [("app".to_owned(), "model".to_owned())].into(),
+        port: IntOrString::String("http".to_owned()),
+    };
     insta::assert_yaml_snapshot!("full_pod", children::pod(&valid, "KEYS"));
     insta::assert_yaml_snapshot!("full_claim", children::claim(&valid, None, None).expect("a claim").object);
-    insta::assert_yaml_snapshot!("full_policy", children::network_policy(&config, &valid).0);
+    insta::assert_yaml_snapshot!("full_policy", children::network_policy(&config, &valid, Some(&model)).0);
 }
 
 #[test]

@@ -30,6 +30,21 @@ fn secrets_outside_of_the_prefix_are_refused() {
 }
 
 #[test]
+fn a_model_inside_the_cluster_is_refused_unless_its_namespace_is_permitted() {
+    for (url, namespace) in [("http://model.fakes.svc:8080", "fakes"), ("http://database:5432", "team-a")] {
+        let value = json!({"agent": {"model": {"baseUrl": url}}});
+        let (reason, message) = refused(value.clone());
+        assert_eq!(reason, Reason::ModelEndpointNotAllowed);
+        assert!(message.contains(namespace) && message.contains("--model-namespaces"), "{message}");
+        let observed = fresh(value);
+        let found = |config: &Config| model_service(config, "team-a", &observed.workspace.spec);
+        assert_eq!(found(&Config::default()), None, "it is not even read");
+        Valid::parse(&permitting(namespace), &observed.workspace).expect("permitted");
+        assert_eq!(found(&permitting(namespace)).expect("it is read").0, namespace);
+    }
+}
+
+#[test]
 fn what_the_schema_refuses_is_refused_here_too() {
     let key = |name: &str, purpose: &str| json!({"name": name, "secretKeyRef": {"name": "agent-a", "key": "k"}, "purpose": purpose});
     let cases = [
