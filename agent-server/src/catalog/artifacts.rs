@@ -182,7 +182,13 @@ impl ArtifactWriter {
         Ok(Artifact { uri: self.uri, bytes: self.bytes, is_complete: self.is_complete })
     }
 
-    async fn flush(&mut self) -> Result<(), ArtifactError> {
+    /// Its name, under which what was flushed can be read already.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// Brings to disk what was written so far.
+    pub async fn flush(&mut self) -> Result<(), ArtifactError> {
         let content = self.buffer.split();
         // The file is absent only after a flush that failed, and a caller stops at the first failure.
         let mut file = self.file.take().ok_or(ArtifactError::NotFound)?;

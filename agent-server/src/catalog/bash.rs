@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::arguments::{optional_count, parse, schema};
 use super::artifacts::{Artifact, Artifacts};
+use super::background::{self, Background, NO_TIMEOUT, Process};
 use super::output_tail::OutputTail;
 use super::results::{append_notice, refused};
 use super::{Access, Tool, ToolContent, ToolContext, ToolDefinition, ToolFailure, ToolProgress, ToolResult};
@@ -26,19 +27,45 @@ struct Arguments {
     /// Seconds until the command is ended (default 120, at most 3600)
     #[serde(default, deserialize_with = "optional_count")]
     timeout: Option<u64>,
+    /// Start it and return at once; it goes on after this turn, without a timeout unless one is given
+    #[serde(default)]
+    background: Option<bool>,
 }
+
+/// A background command that fails does so at once more often than not, and the model should see it.
+const FIRST_LOOK: Duration = Duration::from_millis(500);
+/// Of its first output so much is shown.
+const FIRST_OUTPUT_BYTES: usize = 4 * 1024;
 
 /// Runs commands.
 pub struct Bash {
     artifacts: Artifacts,
+    background: Background,
     default_timeout: Duration,
     max_timeout: Duration,
 }
 
 impl Bash {
-    /// With a store for long outputs and its two timeouts.
-    pub fn new(artifacts: Artifacts, default_timeout: Duration, max_timeout: Duration) -> Self {
-        Self { artifacts, default_timeout, max_timeout }
+    /// With a store for long outputs, a place for background commands, and its two timeouts.
+    pub fn new(artifacts: Artifacts, background: Background, default_timeout: Duration, max_timeout: Duration) -> Self {
+        Self { artifacts, background, default_timeout, max_timeout }
+    }
+
+    /// Starts a command that goes on by itself.
+    async fn start(&self, command: String, timeout: Duration, context: &ToolContext) -> ToolResult {
+        let started = match self.background.start(context.sandbox.as_ref(), command, timeout).await {
+            Ok(started) => started,
+            Err(error) => return refused(error.to_string()),
+        };
+        let process = self.background.wait(&started.id, FIRST_LOOK).await.unwrap_or(started);
+        let mut text = background::glance(&self.artifacts, &process.artifact, FIRST_OUTPUT_BYTES).await;
+        let Process { id, artifact, end, .. } = process;
+        let state = end.as_deref().map_or_else(|| "runs in the background".to_owned(), |end| format!("has {end}"));
+        let how = "read that for its output, list and end such processes with the tool processes";
+        append_notice(&mut text, &format!("{id} {state}; its output goes to {artifact}; {how}"));
+        let details = json!({"processId": id, "artifact": artifact, "background": true, "end": end});
+        let is_error = end.is_some_and(|end| end != "exited with code 0");
+        ToolResult { content: vec![ToolContent::Text(text)], details: Some(details), is_error }
     }
 
     fn timeout(&self, asked: Option<u64>) -> Result<Duration, ToolFailure> {
@@ -58,7 +85,10 @@ impl Bash {
             format!("Seconds until the command is ended (default {default}, at most {most})").into();
         let description = "Run a command with bash in the workspace root. Returns stdout and stderr together, and the \
                            exit code if it is not 0. Long output is cut to its last 2000 lines or 50 KiB; the whole is \
-                           kept for read. There is no terminal and no input. Background processes end with the turn.";
+                           kept for read. There is no terminal and no input. What a command leaves running ends \
+                           with the turn; to keep a server or watcher running, use background: true, which returns at \
+                           once with an id and the artifact that gets its output. The tool processes lists and ends \
+                           such processes.";
         (description.into(), schema)
     }
 }
@@ -77,6 +107,10 @@ impl Tool for Bash {
     async fn run(&self, arguments: Value, context: ToolContext) -> Result<ToolResult, ToolFailure> {
         let arguments: Arguments = parse(arguments)?;
         let timeout = self.timeout(arguments.timeout)?;
+        if arguments.background == Some(true) {
+            let timeout = if arguments.timeout.is_some() { timeout } else { NO_TIMEOUT };
+            return Ok(self.start(arguments.command, timeout, &context).await);
+        }
         let request = ExecRequest {
             command: arguments.command,
             working_directory: WorkspacePath::root(),

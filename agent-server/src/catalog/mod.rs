@@ -4,6 +4,7 @@
 
 mod arguments;
 pub mod artifacts;
+mod background;
 mod bash;
 mod edit;
 mod edit_text;
@@ -12,6 +13,7 @@ mod grep;
 mod line_window;
 mod ls;
 mod output_tail;
+mod processes;
 mod read;
 mod results;
 mod standard;

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::artifacts::Artifacts;
+use super::background::Background;
 use super::bash::Bash;
 use super::edit::Edit;
 use super::find::Find;
 use super::grep::Grep;
 use super::ls::Ls;
+use super::processes::Processes;
 use super::read::Read;
 use super::write::Write;
 use super::{Catalog, Tool};
@@ -33,15 +35,18 @@ impl StandardTools {
     }
 }
 
-/// `bash`, `edit`, `find`, `grep`, `ls`, `read`, `write`.
+/// `bash`, `edit`, `find`, `grep`, `ls`, `processes`, `read`, `write`.
 pub fn standard(settings: StandardTools) -> Catalog {
-    let tools: [Arc<dyn Tool>; 7] = [
-        Arc::new(Bash::new(settings.artifacts.clone(), settings.default_timeout, settings.max_timeout)),
+    let StandardTools { artifacts, default_timeout, max_timeout } = settings;
+    let background = Background::new(artifacts.clone());
+    let tools: [Arc<dyn Tool>; 8] = [
+        Arc::new(Bash::new(artifacts.clone(), background.clone(), default_timeout, max_timeout)),
         Arc::new(Edit),
         Arc::new(Find),
         Arc::new(Grep),
         Arc::new(Ls),
-        Arc::new(Read::new(settings.artifacts)),
+        Arc::new(Processes::new(background)),
+        Arc::new(Read::new(artifacts)),
         Arc::new(Write),
     ];
     Catalog::new(tools)

@@ -118,3 +118,62 @@ async fn a_stop_still_gives_what_was_written() {
     let (text, ()) = tokio::join!(bench.text("bash", json!({"command": "echo so far; sleep 60"})), stop);
     assert_eq!(text, refused("so far\n\n[command was stopped by the user]"));
 }
+
+/// Waits until the text of a call satisfies a condition.
+async fn until(bench: &Bench, tool: &str, arguments: Value, holds: impl Fn(&str) -> bool) -> String {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        let (text, _) = bench.text(tool, arguments.clone()).await;
+        if holds(&text) {
+            return text;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{text}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_background_command_outlives_its_turn_is_listed_read_and_ended() {
+    let bench = Bench::new().await;
+    let command = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo went on; sleep 600";
+    let result = bench.call("bash", json!({"command": command, "background": true})).await.0.unwrap();
+    let details = result.details.clone().unwrap();
+    assert_eq!((&details["processId"], result.is_error), (&json!("p1"), false), "{}", text_of(&result));
+    let artifact = details["artifact"].as_str().unwrap().to_owned();
+    assert!(text_of(&result).contains(&format!("p1 runs in the background; its output goes to {artifact}")));
+    bench.cancel.cancel();
+    assert_eq!(bench.sandbox.running(), 1, "the end of the turn does not end it");
+    bench.put("go", "");
+    let bench = Bench { cancel: tokio_util::sync::CancellationToken::new(), ..bench };
+    let read = until(&bench, "read", json!({"path": artifact}), |text| text.contains("went on")).await;
+    assert!(read.starts_with("begun\nwent on"), "{read}");
+    let (listed, _) = bench.text("processes", json!({})).await;
+    assert!(listed.starts_with("p1: running; started ") && listed.contains(&artifact), "{listed}");
+    let (ended, failed) = bench.text("processes", json!({"end": "p1"})).await;
+    assert!(ended.starts_with("p1: ended on request; ") && !failed, "{ended}");
+    let gone = async {
+        while bench.sandbox.running() > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.unwrap();
+    assert!(bench.text("read", json!({"path": artifact})).await.0.starts_with("begun\nwent on"), "kept after its end");
+    assert_eq!(bench.text("processes", json!({"end": "p9"})).await, refused("there is no background process p9"));
+}
+
+#[tokio::test]
+async fn a_background_command_that_fails_at_once_says_so() {
+    let bench = Bench::new().await;
+    assert_eq!(bench.text("processes", json!({})).await, fine("(no background processes)"));
+    bench.call("bash", json!({"command": "echo no; exit 3", "background": true})).await.0.unwrap();
+    let listed = until(&bench, "processes", json!({}), |text| !text.contains("running")).await;
+    assert!(listed.starts_with("p1: exited with code 3; "), "{listed}");
+    for _ in 0..16 {
+        let result = bench.call("bash", json!({"command": "sleep 600", "background": true})).await.0.unwrap();
+        assert!(!result.is_error, "{}", text_of(&result));
+    }
+    let (text, refused) = bench.text("bash", json!({"command": "sleep 600", "background": true})).await;
+    assert!(refused && text.contains("16 background processes run already"), "{text}");
+    bench.sandbox.stop_all().await;
+    assert_eq!(bench.sandbox.running(), 0, "they end with the sandbox");
+}

@@ -16,7 +16,7 @@ async fn names_and_schemas_are_the_agreed_ones() {
         })
         .collect();
     let expected = json!([
-        {"name": "bash", "properties": ["command", "timeout"], "required": ["command"]},
+        {"name": "bash", "properties": ["background", "command", "timeout"], "required": ["command"]},
         {"name": "edit", "properties": ["edits", "path"], "required": ["path", "edits"]},
         {"name": "find", "properties": ["limit", "path", "pattern"], "required": ["pattern"]},
         {
@@ -25,6 +25,7 @@ async fn names_and_schemas_are_the_agreed_ones() {
             "required": ["pattern"],
         },
         {"name": "ls", "properties": ["limit", "path"], "required": null},
+        {"name": "processes", "properties": ["end"], "required": null},
         {"name": "read", "properties": ["limit", "offset", "path"], "required": ["path"]},
         {"name": "write", "properties": ["content", "path"], "required": ["path", "content"]},
     ]);
