@@ -31,8 +31,9 @@ use crate::auth::Authenticator;
 use crate::catalog::artifacts::{ArtifactLimits, Artifacts};
 use crate::catalog::{StandardTools, standard};
 use crate::config::{Config, KeySource, ModelProvider};
+use crate::harness::metrics::TurnMetrics;
 use crate::harness::prompt::PromptSettings;
-use crate::harness::{AbortReason, TurnLoop};
+use crate::harness::{AbortReason, TurnLoop, compaction};
 use crate::http::{App, AppState};
 use crate::llm::anthropic::{Anthropic, AnthropicConfiguration};
 use crate::llm::key::ModelKey as ModelKeySource;
@@ -46,7 +47,8 @@ use crate::sandbox::Sandbox;
 use crate::sandbox::direct::DirectSettings;
 use crate::sandbox::process_tree::pause_commands;
 use crate::serve::{ServeError, Signals};
-use crate::session::{SessionSettings, Sessions};
+use crate::session::error::SessionError;
+use crate::session::{BeginTurn, SessionSettings, Sessions};
 use crate::shutdown::{Closing, Shutdown};
 use crate::telemetry::Metrics;
 use crate::ui_bridge::UiBridge;
@@ -140,7 +142,9 @@ pub async fn compose(config: Arc<Config>, metrics: Arc<Metrics>, started_at: Ins
     let ui_bridge = UiBridge::open(config.state_dir.join("ui"), config.ui_kinds.clone())
         .map_err(|error| StartError::Agent(error.to_string()))?;
     let ui_bridge = Arc::new(ui_bridge);
-    let sessions = agent(&config, &workspace, &sandbox, &readiness, &shutdown, &ui_bridge)?;
+    let activity = Activity::new(move || counted.running());
+    let sessions = agent(&config, &workspace, &sandbox, &readiness, &ui_bridge, &activity, &metrics)?;
+    close_with(&shutdown, &sessions);
     let quiesce = Quiesce::new(workspace.clone(), Box::new(stop_commands));
     Ok(Arc::new(App {
         quiesce,
@@ -148,7 +152,7 @@ pub async fn compose(config: Arc<Config>, metrics: Arc<Metrics>, started_at: Ins
         sandbox,
         sessions,
         ui_bridge,
-        activity: Activity::new(move || counted.running()),
+        activity,
         readiness,
         shutdown,
         metrics,
@@ -171,9 +175,12 @@ fn agent(
     workspace: &Arc<dyn Workspace>,
     sandbox: &Arc<dyn Sandbox>,
     readiness: &Arc<Readiness>,
-    shutdown: &Shutdown,
     ui_bridge: &Arc<UiBridge>,
+    activity: &Arc<Activity>,
+    metrics: &Metrics,
 ) -> Result<Arc<Sessions>, StartError> {
+    let turn_metrics = Arc::new(TurnMetrics::default());
+    metrics.register(|registry| turn_metrics.register(registry));
     let artifacts = Artifacts::open(&config.state_dir.join("artifacts"), ArtifactLimits::default())
         .map_err(|error| StartError::Agent(error.to_string()))?;
     let llm = model(config, readiness)?;
@@ -188,15 +195,23 @@ fn agent(
             network: true,
             configured: configured_prompt(config)?,
         },
+        context_tokens: compaction::CONTEXT_TOKENS,
+        metrics: turn_metrics,
     });
     let settings = SessionSettings {
         state_dir: config.state_dir.clone(),
         shown_root: workspace.shown_root().to_string(),
         default_model: config.model.id.clone().unwrap_or_else(|| llm::known::DEFAULT_MODEL.into()),
     };
-    let sessions = Sessions::open(settings, harness).map_err(|error| StartError::Agent(error.to_string()))?;
+    let sessions = Sessions::open(settings, harness, begin_turn(activity.clone()))
+        .map_err(|error| StartError::Agent(error.to_string()))?;
     let recovering = sessions.clone();
     tokio::spawn(async move { recovering.recover().await });
+    Ok(sessions)
+}
+
+/// Running turns are closed with a mark before the server ends.
+fn close_with(shutdown: &Shutdown, sessions: &Arc<Sessions>) {
     let closing = sessions.clone();
     shutdown.on_close("sessions", move |why| {
         let sessions = closing.clone();
@@ -206,7 +221,14 @@ fn agent(
         };
         Box::pin(async move { sessions.stop_all(reason).await })
     });
-    Ok(sessions)
+}
+
+/// Counts turns as use of the workspace.
+fn begin_turn(activity: Arc<Activity>) -> BeginTurn {
+    Box::new(move || match activity.begin_turn() {
+        Ok(guard) => Ok(Box::new(guard)),
+        Err(_) => Err(SessionError::Draining),
+    })
 }
 
 /// Text of the system prompt file. One that cannot be read ends the start: no turn runs without what it was told.

@@ -4,7 +4,9 @@
 //! numbering of chunks. The session closes open parts and writes the terminal chunk; a harness only returns its end.
 
 pub mod chunk;
+pub mod compaction;
 mod emit;
+pub mod metrics;
 pub mod open_parts;
 mod pace;
 pub mod prompt;
@@ -26,6 +28,7 @@ use crate::llm::known::Cost;
 use crate::llm::{AssistantBlock, KeyState, ModelMessage, StopReason, ThinkingLevel, Usage};
 
 use self::chunk::Chunk;
+use self::compaction::CompactionRecord;
 pub use self::turn_loop::TurnLoop;
 
 /// Chunks and records that may wait for the session; a full channel slows the model's reader down.
@@ -94,12 +97,27 @@ pub struct TurnRequest {
     pub system: String,
     /// The conversation, the new user message last.
     pub history: Vec<ModelMessage>,
+    /// What a provider counted for the beginning of it.
+    pub counted: Option<Counted>,
+    /// Text of this turn's request that stands at the end of the system prompt.
+    pub appended: Option<String>,
+    /// Paths that tools were given so far, as they were given.
+    pub touched: Vec<String>,
     /// Ids of calls that the session holds already; a repeated one gets a suffix.
     pub used_call_ids: HashSet<String>,
     /// Tells the turn to stop.
     pub stop: StopSignal,
     /// Keeps images of tool results: media type and base64.
     pub store_image: StoreImage,
+}
+
+/// Tokens that a provider counted for the first messages of a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// So many messages.
+    pub messages: usize,
+    /// So many tokens, the system prompt and the tools included.
+    pub tokens: u64,
 }
 
 /// One model message as it goes into the session file.
@@ -150,6 +168,8 @@ pub enum TurnEvent {
     Assistant(AssistantRecord),
     /// A call has its result; in the order of the calls.
     ToolResult(ToolRecord),
+    /// From here on a summary stands for the older messages.
+    Compaction(CompactionRecord),
 }
 
 /// How a turn ended.
@@ -181,8 +201,10 @@ pub trait Harness: Send + Sync {
     fn key_state(&self) -> KeyState;
     /// The tools on offer.
     fn tools(&self) -> Vec<crate::catalog::ToolDefinition>;
-    /// The system prompt as a turn would get it now.
-    async fn system_prompt(&self, appended: Option<&str>) -> String;
+    /// The system prompt as a turn would get it now, after tools were given the paths `touched`.
+    async fn system_prompt(&self, appended: Option<&str>, touched: &[String]) -> String;
+    /// What is counted about turns.
+    fn metrics(&self) -> &Arc<metrics::TurnMetrics>;
     /// Runs one turn to its end. Dropping the future abandons the turn without a trace.
     async fn run(&self, request: TurnRequest, events: mpsc::Sender<TurnEvent>) -> TurnEnd;
 }

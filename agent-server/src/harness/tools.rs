@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::chunk::{Chunk, NoticeLevel, OutputContent, StatusData, ToolOutput, True, object};
 use super::emit::Emitter;
+use super::metrics::{ToolName, ToolOutcome, TurnMetrics};
 use super::pace::PRELIMINARY_INTERVAL;
 use super::sanitize::drop_prototype_keys;
 use super::step::Call;
@@ -47,6 +48,8 @@ pub struct ToolRunner {
     pub turn_over: CancellationToken,
     /// Keeps images.
     pub store_image: StoreImage,
+    /// What is counted.
+    pub metrics: Arc<TurnMetrics>,
 }
 
 /// Held while a call runs.
@@ -68,6 +71,7 @@ impl ToolRunner {
     }
 
     async fn run_call(&self, call: Call, lock: Arc<RwLock<()>>) -> ToolRecord {
+        let begun = Instant::now();
         let result = match (call.arguments, self.catalog.get(&call.name)) {
             (Err(fault), _) => Err(ToolFailure(fault)),
             (Ok(_), None) => Err(ToolFailure(format!("There is no tool named {}.", call.name))),
@@ -89,7 +93,19 @@ impl ToolRunner {
                 }
             }
         };
+        self.count(&call.name, &result, begun.elapsed());
         self.finish(call.id, call.name, result).await
+    }
+
+    fn count(&self, name: &str, outcome: &Result<ToolResult, ToolFailure>, elapsed: Duration) {
+        let tool = if self.catalog.get(name).is_some() { name.to_owned() } else { "unknown".to_owned() };
+        let outcome = match outcome {
+            Ok(result) if result.is_error => "error",
+            Ok(_) => "ok",
+            Err(_) => "not_run",
+        };
+        self.metrics.tool_calls.get_or_create(&ToolOutcome { tool: tool.clone(), outcome }).inc();
+        self.metrics.tool_seconds.get_or_create(&ToolName { tool }).observe(elapsed.as_secs_f64());
     }
 
     /// Runs one tool in a task of its own, so that a panic stays there, and passes its progress on.

@@ -10,11 +10,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
 use super::chunk::{Chunk, FinishReason, NoticeLevel, StepUsage, object};
+use super::compaction::{self, CompactionRecord};
 use super::emit::Emitter;
+use super::metrics::TurnMetrics;
 use super::prompt::{self, PromptSettings};
-use super::step::{Step, StepOutcome};
+use super::step::{Call, Step, StepOutcome};
 use super::tools::ToolRunner;
-use super::{AssistantRecord, Harness, MessageEnd, ToolRecord, TurnEnd, TurnEvent, TurnRequest};
+use super::{AssistantRecord, Counted, Harness, MessageEnd, ToolRecord, TurnEnd, TurnEvent, TurnRequest};
 use crate::catalog::{Catalog, ToolContent, ToolDefinition};
 use crate::llm::{InputBlock, KeyState, Llm, LlmError, ModelMessage, ModelRequest, StopReason, Usage, known};
 use crate::sandbox::Sandbox;
@@ -35,6 +37,10 @@ pub struct TurnLoop {
     pub sandbox: Arc<dyn Sandbox>,
     /// What the prompt says about this server.
     pub prompt: PromptSettings,
+    /// Tokens of the model's context that are used before older messages are summarised.
+    pub context_tokens: u64,
+    /// What is counted.
+    pub metrics: Arc<TurnMetrics>,
 }
 
 /// Counts of the turn so far; the price is absent once one call had none.
@@ -58,6 +64,13 @@ impl Totals {
         self.usage.cache_read += usage.cache_read;
         self.usage.cache_write += usage.cache_write;
     }
+}
+
+/// How full the model's context is.
+struct Context {
+    counted: Option<Counted>,
+    /// Counts of summaries since the last step, shown with the next one.
+    summaries: Totals,
 }
 
 fn shown_usage(step: Option<u32>, usage: Usage, cost_usd: Option<f64>) -> StepUsage {
@@ -89,8 +102,12 @@ impl Harness for TurnLoop {
         self.catalog.definitions()
     }
 
-    async fn system_prompt(&self, appended: Option<&str>) -> String {
-        prompt::build(&self.prompt, self.workspace.as_ref(), &self.sandbox.isolation(), appended).await
+    async fn system_prompt(&self, appended: Option<&str>, touched: &[String]) -> String {
+        prompt::build(&self.prompt, self.workspace.as_ref(), &self.sandbox.isolation(), appended, touched).await
+    }
+
+    fn metrics(&self) -> &Arc<TurnMetrics> {
+        &self.metrics
     }
 
     async fn run(&self, request: TurnRequest, events: mpsc::Sender<TurnEvent>) -> TurnEnd {
@@ -107,6 +124,7 @@ struct Turn<'a> {
     tools: Vec<ToolDefinition>,
     known_tools: HashSet<String>,
     totals: Totals,
+    context: Context,
     /// Cancelled when this value goes, whatever the reason.
     over: DropGuard,
 }
@@ -117,13 +135,19 @@ impl<'a> Turn<'a> {
         let known_tools = tools.iter().map(|tool| tool.name.clone()).collect();
         let conversation = Arc::new(std::mem::take(&mut request.history));
         let over = request.stop.token().child_token().drop_guard();
-        Self { harness, request, emitter, conversation, tools, known_tools, totals: Totals::default(), over }
+        let context = Context { counted: request.counted.take(), summaries: Totals::default() };
+        Self { harness, request, emitter, conversation, tools, known_tools, totals: Totals::default(), context, over }
     }
 
     async fn run(mut self) -> TurnEnd {
         for number in 1..=MAX_STEPS {
+            if self.needs_room()
+                && let Err(error) = self.make_room().await
+            {
+                return failed(&error);
+            }
             self.emitter.chunk(Chunk::StartStep {}).await;
-            let outcome = self.call_model(number).await;
+            let outcome = self.call_model_with_room(number).await;
             if let Some(end) = self.take_outcome(number, outcome).await {
                 return end;
             }
@@ -135,6 +159,19 @@ impl<'a> Turn<'a> {
         let text = format!("The turn ended after {MAX_STEPS} steps; say \"go on\" to continue.");
         self.emitter.chunk(Chunk::notice(NoticeLevel::Warn, text)).await;
         TurnEnd::Finished(FinishReason::ToolCalls)
+    }
+
+    /// A conversation that the provider finds too long is summarised once, and the call made once more.
+    async fn call_model_with_room(&mut self, number: u32) -> StepOutcome {
+        let mut outcome = self.call_model(number).await;
+        if outcome.end == Err(LlmError::ContextTooLong) && outcome.blocks.is_empty() {
+            match self.make_room().await {
+                Ok(true) => outcome = self.call_model(number).await,
+                Ok(false) => {}
+                Err(error) => outcome.end = Err(error),
+            }
+        }
+        outcome
     }
 
     async fn call_model(&mut self, number: u32) -> StepOutcome {
@@ -156,8 +193,10 @@ impl<'a> Turn<'a> {
         let cost = known::cost(&self.request.model, usage);
         let counted = usage != Usage::default();
         if counted || end.is_ok() {
-            self.totals.add(usage, cost.map(|cost| cost.total));
-            let data = shown_usage(Some(number), usage, cost.map(|cost| cost.total));
+            let mut step = std::mem::take(&mut self.context.summaries);
+            step.add(usage, cost.map(|cost| cost.total));
+            self.totals.add(step.usage, step.cost);
+            let data = shown_usage(Some(number), step.usage, step.cost);
             self.emitter.chunk(Chunk::DataUsage { id: format!("s{number}-usage"), data }).await;
         }
         let message_end = match &end {
@@ -181,6 +220,8 @@ impl<'a> Turn<'a> {
                 // The provider's adapter has let its share go by now, so nothing is copied.
                 let conversation = Arc::make_mut(&mut self.conversation);
                 conversation.push(ModelMessage::Assistant(blocks));
+                self.context.counted = Some(Counted { messages: conversation.len(), tokens: prompt_tokens(usage) });
+                let touched = touched_paths(&calls);
                 let runner = ToolRunner {
                     catalog: Arc::clone(&self.harness.catalog),
                     workspace: Arc::clone(&self.harness.workspace),
@@ -189,12 +230,69 @@ impl<'a> Turn<'a> {
                     stop: self.request.stop.clone(),
                     turn_over: self.over.token().clone(),
                     store_image: Arc::clone(&self.request.store_image),
+                    metrics: Arc::clone(&self.harness.metrics),
                 };
                 let records = runner.run(calls).await;
                 Arc::make_mut(&mut self.conversation).extend(records.into_iter().map(tool_message));
+                self.look_at(touched).await;
                 None
             }
         }
+    }
+
+    /// Instructions of folders that were touched for the first time go into the prompt of the next call.
+    async fn look_at(&mut self, paths: Vec<String>) {
+        let before = self.request.touched.len();
+        for path in paths {
+            if !self.request.touched.contains(&path) {
+                self.request.touched.push(path);
+            }
+        }
+        if self.request.touched.len() > before {
+            let (appended, touched) = (self.request.appended.as_deref(), &self.request.touched);
+            self.request.system = self.harness.system_prompt(appended, touched).await;
+        }
+    }
+
+    /// Whether the next call needs room and a summary would make some: one of an eighth of the context at least, else a
+    /// single huge message would be summarised around at every step.
+    fn needs_room(&self) -> bool {
+        let context = self.harness.context_tokens;
+        let older = || {
+            compaction::cut(&self.conversation, context)
+                .map_or(0, |first| compaction::estimate(&self.conversation[..first]))
+        };
+        compaction::is_full(self.next_tokens(), context) && older() > context / 8
+    }
+
+    /// Tokens of the next call: what the provider counted for the last one, and an estimate for what came since.
+    fn next_tokens(&self) -> u64 {
+        match self.context.counted {
+            Some(Counted { messages, tokens }) => {
+                tokens + compaction::estimate(self.conversation.get(messages..).unwrap_or_default())
+            }
+            None => compaction::estimate(&self.conversation) + compaction::estimate_text(&self.request.system),
+        }
+    }
+
+    /// Puts a summary in the place of the older messages; false when there is nothing to summarise.
+    async fn make_room(&mut self) -> Result<bool, LlmError> {
+        let context = self.harness.context_tokens;
+        let Some(first_kept) = compaction::cut(&self.conversation, context) else { return Ok(false) };
+        let text = "The conversation has become long; its older part is being summarised for the model.";
+        self.emitter.chunk(Chunk::notice(NoticeLevel::Info, text)).await;
+        let (llm, model, stop) = (self.harness.llm.as_ref(), &self.request.model, self.request.stop.token());
+        let older = &self.conversation[..first_kept];
+        let (summary, usage) = compaction::summarise(llm, model, older, context, stop).await?;
+        self.context.summaries.add(usage, known::cost(model, usage).map(|cost| cost.total));
+        let tokens_before = compaction::estimate(&self.conversation);
+        let conversation = Arc::make_mut(&mut self.conversation);
+        let text = compaction::shown_to_model(&summary);
+        conversation.splice(..first_kept, [ModelMessage::User(vec![InputBlock::Text { text }])]);
+        self.context.counted = None;
+        self.harness.metrics.compactions.inc();
+        self.emitter.event(TurnEvent::Compaction(CompactionRecord { summary, first_kept, tokens_before })).await;
+        Ok(true)
     }
 
     /// Repeats the usage so far, so that a stopped turn keeps it.
@@ -203,6 +301,17 @@ impl<'a> Turn<'a> {
         let message_metadata = object(&json!({ "usage": usage }));
         self.emitter.chunk(Chunk::MessageMetadata { message_metadata }).await;
     }
+}
+
+/// All tokens that the next call begins with: what the call read, and what it wrote.
+fn prompt_tokens(usage: Usage) -> u64 {
+    usage.input + usage.cache_read + usage.cache_write + usage.output
+}
+
+/// The `path` arguments of calls.
+fn touched_paths(calls: &[Call]) -> Vec<String> {
+    let path = |call: &Call| Some(call.arguments.as_ref().ok()?.get("path")?.as_str()?.to_owned());
+    calls.iter().filter_map(path).collect()
 }
 
 fn failed(error: &LlmError) -> TurnEnd {

@@ -1,15 +1,13 @@
-//! Chat: start a turn, follow it, stop it, read its history. The exact stream is described in `docs/chat.md`.
+//! Chat: start a turn, stop it, read its history. The exact stream is described in `docs/chat.md`.
 //!
 //! Owns the routes and the mapping of session errors. Must not know how turns run or are stored.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -17,14 +15,14 @@ use utoipa_axum::routes;
 use super::AppState;
 use super::body::{self, MAX_BODY, Path, Query};
 use super::chat_body::{self, ChatBody};
+use super::chat_stream;
 use super::error::{ApiError, ApiResult, Code};
 use super::openapi::ErrorBody;
 use crate::harness::AbortReason;
 use crate::llm::{KeyState, ThinkingLevel};
 use crate::session::error::SessionError;
 use crate::session::ids;
-use crate::session::submit::{Submission, Trigger};
-use crate::session::turn_log::TurnLog;
+use crate::session::submit::{Choice, Submission, Trigger};
 use crate::session::user_message::UserMessage;
 
 /// Longest text that a chat appends to the system prompt.
@@ -35,12 +33,7 @@ const KEY_RETRY_SECONDS: u64 = 30;
 
 /// The routes of this module.
 pub fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(chat))
-        .routes(routes!(running_stream))
-        .routes(routes!(turn_stream))
-        .routes(routes!(stop))
-        .routes(routes!(messages, put_messages))
+    OpenApiRouter::new().routes(routes!(chat)).routes(routes!(stop)).routes(routes!(messages, put_messages))
 }
 
 /// Starts a turn and streams it. Standard UI message chunks; the last is `finish`, `abort` or `error`, then `[DONE]`.
@@ -51,9 +44,8 @@ pub fn routes() -> OpenApiRouter<AppState> {
 async fn chat(State(app): State<AppState>, request: Request) -> ApiResult<Response> {
     let (parts, body) = request.into_parts();
     let submission = submission(&app, chat_body::read(&parts.headers, body).await?)?;
-    let guard = app.activity.begin_turn().map_err(|_| ApiError::from(SessionError::Draining))?;
-    let turn = app.sessions.submit(submission, Box::new(guard)).await?;
-    Ok(stream(&turn.log, 0))
+    let turn = app.sessions.submit(submission).await?;
+    Ok(chat_stream::of_turn(&app, &turn.log, 0))
 }
 
 /// Body of a chat, for the document; applications may add members.
@@ -92,17 +84,10 @@ fn submission(app: &AppState, chat: ChatBody) -> ApiResult<Submission> {
         let text = format!("a session id has 1 to {} characters of A-Z, a-z, 0-9, _ and -", ids::MAX_ID);
         return Err(ApiError::invalid_field("id", text));
     }
-    let message = match chat.message {
-        None => {
-            return Err(ApiError::invalid_field("message", "`message` or a list `messages` with a message is needed"));
-        }
-        Some(Value::String(text)) if chat.attachments.is_empty() => UserMessage::text(text)?,
-        Some(Value::String(text)) => {
-            let message = json!({"role": "user", "parts": [{"type": "text", "text": text}]});
-            UserMessage::parse(message, file_parts(chat.attachments))?
-        }
-        Some(message) => UserMessage::parse(message, file_parts(chat.attachments))?,
+    let Some(message) = chat.message else {
+        return Err(ApiError::invalid_field("message", "`message` or a list `messages` with a message is needed"));
     };
+    let message = user_message(message, chat.attachments)?;
     let trigger = match chat.trigger.as_deref() {
         None | Some("submit-message") => Trigger::Submit,
         Some("regenerate-message") => Trigger::Regenerate,
@@ -117,14 +102,29 @@ fn submission(app: &AppState, chat: ChatBody) -> ApiResult<Submission> {
         message,
         trigger,
         replaces: chat.message_id.filter(|_| trigger == Trigger::Submit),
-        model: model(app, chat.model)?,
-        thinking: match chat.thinking_level {
-            None | Some(Value::Null) => ThinkingLevel::Off,
-            Some(level) => serde_json::from_value(level)
-                .map_err(|_| ApiError::invalid_field("thinkingLevel", "`off`, `low`, `medium` or `high`"))?,
-        },
+        choice: Choice::Named { model: model(app, chat.model)?, thinking: thinking(chat.thinking_level)? },
         system_prompt,
     })
+}
+
+/// A message that is a text or a UI message.
+pub(super) fn user_message(message: Value, attachments: Vec<Value>) -> ApiResult<UserMessage> {
+    Ok(match message {
+        Value::String(text) if attachments.is_empty() => UserMessage::text(text)?,
+        Value::String(text) => {
+            let message = json!({"role": "user", "parts": [{"type": "text", "text": text}]});
+            UserMessage::parse(message, file_parts(attachments))?
+        }
+        message => UserMessage::parse(message, file_parts(attachments))?,
+    })
+}
+
+fn thinking(level: Option<Value>) -> ApiResult<ThinkingLevel> {
+    match level {
+        None | Some(Value::Null) => Ok(ThinkingLevel::Off),
+        Some(level) => serde_json::from_value(level)
+            .map_err(|_| ApiError::invalid_field("thinkingLevel", "`off`, `low`, `medium` or `high`")),
+    }
 }
 
 /// Attachments are file parts that stand beside the message.
@@ -157,90 +157,6 @@ fn model(app: &AppState, model: Option<Value>) -> ApiResult<Option<String>> {
         }
         Some(_) => fault("`{provider, id}` is needed".into()),
     }
-}
-
-/// The stream of a turn from behind `cursor` on.
-fn stream(log: &Arc<TurnLog>, cursor: u64) -> Response {
-    let mut response = Response::new(Body::from_stream(log.follow(cursor)));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
-    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    headers.insert(HeaderName::from_static("x-vercel-ai-ui-message-stream"), HeaderValue::from_static("v1"));
-    if let Ok(turn_id) = HeaderValue::from_str(log.turn_id()) {
-        headers.insert(HeaderName::from_static("x-turn-id"), turn_id);
-    }
-    response
-}
-
-/// Query of the SDK's resume route.
-#[derive(Deserialize, IntoParams)]
-struct RunningQuery {
-    /// This turn, live or finished.
-    turn: Option<String>,
-}
-
-/// The running turn from its first chunk, then live; 204 when none runs or the session is unknown.
-#[utoipa::path(get, path = "/api/v1/agent/chat/{session_id}/stream", tag = "chat", params(RunningQuery, ("session_id" = String, Path)),
-    responses((status = 200, content_type = "text/event-stream", body = String), (status = 204)))]
-async fn running_stream(
-    State(app): State<AppState>,
-    Path(session_id): Path<String>,
-    Query(query): Query<RunningQuery>,
-) -> ApiResult<Response> {
-    let log = match query.turn {
-        Some(turn_id) => app.sessions.turn_log(&session_id, &turn_id).await?,
-        None => app.sessions.active(&session_id).map(|turn| Arc::clone(&turn.log)),
-    };
-    Ok(log.map_or_else(|| StatusCode::NO_CONTENT.into_response(), |log| stream(&log, 0)))
-}
-
-/// Query of the numbered resume route.
-#[derive(Deserialize, IntoParams)]
-struct TurnQuery {
-    /// The last number seen; 0 or absent means all.
-    cursor: Option<u64>,
-}
-
-/// A turn from behind a number on. `Last-Event-ID` counts before `cursor`.
-#[utoipa::path(get, path = "/api/v1/agent/chat/{session_id}/{turn_id}", tag = "chat",
-    params(TurnQuery, ("session_id" = String, Path), ("turn_id" = String, Path)),
-    responses((status = 200, content_type = "text/event-stream", body = String), (status = 204),
-        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
-async fn turn_stream(
-    State(app): State<AppState>,
-    Path((session_id, turn_id)): Path<(String, String)>,
-    Query(query): Query<TurnQuery>,
-    headers: HeaderMap,
-) -> ApiResult<Response> {
-    let cursor = match headers.get("last-event-id") {
-        Some(id) => event_number(id, &turn_id)?,
-        None => query.cursor.unwrap_or(0),
-    };
-    let Some(log) = app.sessions.turn_log(&session_id, &turn_id).await? else {
-        return Err(ApiError::new(Code::NotFound, "this session has no such turn"));
-    };
-    if cursor > log.last_number() {
-        return Err(ApiError::new(Code::RangeNotSatisfiable, "the cursor is beyond the last chunk")
-            .with_extra("last", log.last_number()));
-    }
-    if !log.has_more(cursor) {
-        return Ok(StatusCode::NO_CONTENT.into_response());
-    }
-    Ok(stream(&log, cursor))
-}
-
-/// The number in `<turnId>:<n>`; a bare number is taken too.
-fn event_number(id: &HeaderValue, turn_id: &str) -> ApiResult<u64> {
-    let fault = |text| ApiError::invalid_field("Last-Event-ID", text);
-    let id = id.to_str().map_err(|_| fault("not readable"))?;
-    let number = match id.rsplit_once(':') {
-        Some((turn, number)) if turn == turn_id => number,
-        Some(_) => return Err(fault("belongs to another turn")),
-        None if id.is_empty() => "0",
-        None => id,
-    };
-    number.parse().map_err(|_| fault("has no number"))
 }
 
 /// Body of a stop; other members are ignored.
@@ -347,6 +263,8 @@ impl From<SessionError> for ApiError {
             SessionError::TurnInProgress { turn_id } => {
                 Self::new(Code::TurnInProgress, message).with_extra("turnId", turn_id)
             }
+            SessionError::FollowUpBegun { turn_id } => Self::new(Code::Conflict, message).with_extra("turnId", turn_id),
+            SessionError::QueueFull(_) => Self::new(Code::RateLimited, message),
             SessionError::Locked(_) => Self::new(Code::SessionLocked, message),
             SessionError::ModelUnavailable(KeyState::Rejected) => {
                 Self::new(Code::ModelUnavailable, message).with_retry_after(KEY_RETRY_SECONDS)

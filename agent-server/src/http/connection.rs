@@ -17,6 +17,7 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -50,6 +51,14 @@ pub async fn connection(socket: TcpStream, switch: Arc<Switch>, stop: Cancellati
             }
         }
     }
+    serve(WriteLimit::new(socket), switch, stop).await;
+}
+
+/// As [`connection`], over anything that bytes can go through.
+pub(super) async fn serve<T>(socket: T, switch: Arc<Switch>, stop: CancellationToken)
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let answers = Arc::new(Answers::default());
     let begun = answers.clone();
     let connection = http1::Builder::new()
@@ -58,7 +67,7 @@ pub async fn connection(socket: TcpStream, switch: Arc<Switch>, stop: Cancellati
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
         .serve_connection(
-            TokioIo::new(ParseErrors::new(WriteLimit::new(socket))),
+            TokioIo::new(ParseErrors::new(socket)),
             service_fn(move |request| answer(request, switch.clone(), Answering::begin(&begun))),
         );
     tokio::pin!(connection);

@@ -12,6 +12,7 @@ use futures::StreamExt as _;
 use futures::stream;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::broadcast;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -24,6 +25,7 @@ use super::openapi::ErrorBody;
 use super::session_feed::SessionFeed;
 use super::sse::{self, Frame};
 use super::ui::CommandEvent;
+use crate::session::notice::Notice;
 use crate::ui_bridge::{self, CommandReader};
 use crate::workspace::changes::{self, ChangeReader, Coverage};
 
@@ -98,12 +100,14 @@ struct Feed {
     fs: Option<ChangeReader>,
     ui: Option<CommandReader>,
     sessions: Option<SessionFeed>,
+    notices: Option<broadcast::Receiver<Notice>>,
     combined: bool,
 }
 
 impl Feed {
     /// The stream; it ends when the server stops, so that no reader keeps it from ending.
-    fn response(self, app: &AppState) -> Response {
+    fn response(mut self, app: &AppState) -> Response {
+        self.notices = Some(app.sessions.notices());
         let frames = stream::unfold(self, |mut feed| async move {
             let frame = feed.next().await;
             let id = feed.id();
@@ -118,6 +122,7 @@ impl Feed {
             told = next_change(self.fs.as_mut()) => change_frame(told, self.fs.as_ref()),
             told = next_command(self.ui.as_mut()) => command_frame(told, self.ui.as_ref()),
             frame = next_session(self.sessions.as_mut()) => frame,
+            frame = next_notice(self.notices.as_mut()) => frame,
         }
     }
 
@@ -131,6 +136,18 @@ impl Feed {
             return places.map(|(topic, place)| format!("{topic}:{place}")).collect::<Vec<_>>().join(",");
         }
         places.map(|(_, place)| place).collect()
+    }
+}
+
+/// Remarks for everybody who watches; one that was missed is no fault.
+async fn next_notice(notices: Option<&mut broadcast::Receiver<Notice>>) -> Frame {
+    let Some(notices) = notices else { return pending().await };
+    loop {
+        match notices.recv().await {
+            Ok(notice) => return Frame::event("notice", json!(notice).to_string()),
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => return pending().await,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The operator's calls: activity and drain.
+//! The operator's calls: activity, drain and the notice of one.
 //!
 //! Owns their shapes. The decision is `activity`'s.
 
@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use serde::Serialize;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -16,11 +17,13 @@ use super::error::{ApiError, ApiResult, Code};
 use super::openapi::ErrorBody;
 use super::{App, AppState};
 use crate::activity::{ActivityReport, DrainRequest, MAX_DRAIN_SECONDS};
+use crate::harness::chunk::NoticeLevel;
+use crate::session::notice::Notice;
 use crate::shutdown::{CLOSE_BUDGET, Closing, turn_grace};
 
 /// The routes of this module.
 pub fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(activity)).routes(routes!(drain))
+    OpenApiRouter::new().routes(routes!(activity)).routes(routes!(drain)).routes(routes!(drain_notice))
 }
 
 /// What runs, and for how long nothing has.
@@ -52,6 +55,29 @@ async fn drain(State(app): State<AppState>, JsonBody(request): JsonBody<DrainReq
     tracing::info!(?grace, "draining");
     tokio::spawn(async move { close_turns(&app, grace).await });
     Ok(Json(DrainAnswer { state: "draining" }))
+}
+
+/// Body of a drain notice.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct DrainNotice {
+    /// Until the stop, at most a day.
+    seconds: u64,
+}
+
+/// Tells everybody who watches that the workspace is about to be stopped. Changes nothing by itself.
+#[utoipa::path(post, path = "/api/v1/drain-notice", tag = "lifecycle", request_body = DrainNotice,
+    responses((status = 204), (status = 400, body = ErrorBody)))]
+async fn drain_notice(
+    State(app): State<AppState>,
+    JsonBody(DrainNotice { seconds }): JsonBody<DrainNotice>,
+) -> ApiResult<StatusCode> {
+    if seconds > MAX_DRAIN_SECONDS {
+        return Err(ApiError::invalid_field("seconds", format!("more than {MAX_DRAIN_SECONDS} s, a day")));
+    }
+    let text = format!("This workspace is about to be stopped, in {seconds} s. Using it keeps it running.");
+    app.sessions.notice(Notice { level: NoticeLevel::Warn, text, stop_in_seconds: Some(seconds) });
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Gives running turns their time, then closes what is left, unless the drain was taken back meanwhile.

@@ -11,8 +11,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::error::{ApiError, Code};
 use super::{
-    AppState, auth, change, chat, cross_origin, events, files, gate, health, lifecycle, openapi, quiesce, raw, runtime,
-    search, sessions, settings, tree, ui, upload,
+    AppState, auth, change, chat, chat_stream, cross_origin, events, files, follow_up, gate, health, lifecycle,
+    openapi, quiesce, raw, runtime, search, sessions, settings, tree, ui, upload,
 };
 
 use crate::telemetry::Metrics;
@@ -27,6 +27,8 @@ pub fn documented() -> OpenApiRouter<AppState> {
         .merge(lifecycle::routes())
         .merge(runtime::routes())
         .merge(chat::routes())
+        .merge(chat_stream::routes())
+        .merge(follow_up::routes())
         .merge(sessions::routes())
         .merge(openapi::routes())
         .merge(files::routes())

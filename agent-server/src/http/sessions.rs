@@ -30,6 +30,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
         .routes(routes!(detail, rename, delete))
+        .routes(routes!(fork))
         .routes(routes!(changes))
         .routes(routes!(transcript))
         .routes(routes!(system_prompt))
@@ -118,7 +119,10 @@ async fn list(State(app): State<AppState>, Query(query): Query<ListQuery>) -> Ap
     let mut records = app.sessions.list().await?;
     records.retain(|record| {
         let behind = after.as_ref().is_none_or(|after| (record.updated_at.as_str(), record.id.as_str()) < *after);
-        behind && (words.is_empty() || record.title.to_lowercase().contains(&words) || record.id.contains(&words))
+        behind
+            && (words.is_empty()
+                || record.title.to_lowercase().contains(&words)
+                || record.id.to_lowercase().contains(&words))
     });
     let more = records.len() > limit;
     records.truncate(limit);
@@ -202,6 +206,28 @@ async fn delete(State(app): State<AppState>, Path(id): Path<String>) -> ApiResul
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Body of a fork.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ForkRequest {
+    /// The last message of the new session, of the user or of the agent; the newest one when absent.
+    #[schema(required = false)]
+    message_id: Option<String>,
+}
+
+/// Makes a session that holds this one up to a message.
+#[utoipa::path(post, path = "/api/v1/agent/sessions/{id}/fork", tag = "sessions", params(("id" = String, Path)),
+    request_body = ForkRequest, responses((status = 201, body = Summary), (status = 400, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+async fn fork(
+    State(app): State<AppState>,
+    Path(id): Path<String>,
+    JsonBody(request): JsonBody<ForkRequest>,
+) -> ApiResult<(StatusCode, Json<Summary>)> {
+    let record = app.sessions.fork(&id, request.message_id).await?;
+    Ok((StatusCode::CREATED, Json(summary(&app, record))))
+}
+
 /// What the session's tools did to files, oldest first.
 #[utoipa::path(get, path = "/api/v1/agent/sessions/{id}/changes", tag = "sessions", params(("id" = String, Path)),
     responses((status = 200, body = Changes), (status = 404, body = ErrorBody)))]
@@ -273,8 +299,7 @@ async fn transcript(
     params(("id" = String, Path)),
     responses((status = 200, body = SystemPrompt), (status = 404, body = ErrorBody)))]
 async fn system_prompt(State(app): State<AppState>, Path(id): Path<String>) -> ApiResult<Json<SystemPrompt>> {
-    app.sessions.summary(&id).await?;
-    Ok(Json(SystemPrompt { system_prompt: app.sessions.harness().system_prompt(None).await }))
+    Ok(Json(SystemPrompt { system_prompt: app.sessions.system_prompt(&id).await? }))
 }
 
 /// Answer of the system prompt.

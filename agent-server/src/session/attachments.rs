@@ -57,6 +57,17 @@ impl Attachments {
         Ok(KeptImage { sha256, media_type: sniff(bytes).to_owned(), name: clean_name(name), size: bytes.len() as u64 })
     }
 
+    /// Keeps files that are there for one more session.
+    pub fn share(&self, session_id: &str, hashes: impl IntoIterator<Item = String>) -> std::io::Result<()> {
+        for hash in hashes.into_iter().filter(|hash| is_hash(hash)) {
+            let folder = self.root.join(hash);
+            if folder.is_dir() {
+                private_file().write(true).create(true).truncate(true).open(folder.join(reference(session_id)))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads a file; `None` when it is not there or `sha256` is no hash.
     pub fn read(&self, sha256: &str) -> std::io::Result<Option<Attachment>> {
         if !is_hash(sha256) {

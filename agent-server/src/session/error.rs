@@ -30,6 +30,15 @@ pub enum SessionError {
         /// Which.
         turn_id: String,
     },
+    /// A follow-up that is to be cancelled has its turn already.
+    #[error("the follow-up has begun; stop its turn instead")]
+    FollowUpBegun {
+        /// Which.
+        turn_id: String,
+    },
+    /// No more follow-ups fit in the queue.
+    #[error("{0} follow-ups wait already")]
+    QueueFull(usize),
     /// Another process writes the session.
     #[error("session {0} is being written by another process")]
     Locked(String),

@@ -1,18 +1,15 @@
-//! The two views of a session: messages as clients assembled them, and the conversation as the model gets it.
+//! The messages of a session as clients assembled them, made from its entries.
 //!
-//! Owns both mappings from entries. Must not touch a disk; images are asked for by a closure.
+//! Owns that mapping. Must not touch a disk or know what the model gets.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::entry::{Assistant, Block, Entry, KeptImage, Kind, ToolResult, TurnData, TurnStatus};
+use super::entry::{Block, Entry, Kind, ToolResult, TurnData, TurnStatus};
 use super::transcript::Transcript;
 use crate::harness::AbortReason;
-use crate::llm::{AssistantBlock, InputBlock, ModelMessage};
-
-/// Images sent along with one call, newest first: the provider takes 32 MB a request, base64 adds a third.
-const MAX_IMAGE_BYTES: u64 = 16 * 1024 * 1024;
+use crate::llm::AssistantBlock;
 
 /// Address under which clients find a kept image.
 pub fn attachment_url(sha256: &str) -> String {
@@ -75,32 +72,6 @@ pub fn turn_message(transcript: &Transcript, turn_id: &str) -> Option<(Value, Tu
         transcript.turns().find(|(_, turn)| turn.turn_id == turn_id && turn.status != TurnStatus::Running)?;
     let entries: Vec<&Entry> = end.entries.iter().filter_map(|id| transcript.get(id)).collect();
     Some((assistant_message(&entries, Some(end)), end.clone()))
-}
-
-/// How many messages [`messages`] would give.
-pub fn count(transcript: &Transcript) -> usize {
-    let mut count = 0;
-    let mut foreign = false;
-    let mut begun = false;
-    for entry in transcript.branch() {
-        match &entry.kind {
-            Kind::User { .. } => {
-                count += 1 + usize::from(foreign);
-                (foreign, begun) = (false, false);
-            }
-            Kind::Assistant(_) | Kind::ToolResult(_) => foreign = !begun,
-            Kind::Turn(turn) if turn.status == TurnStatus::Running => {
-                count += usize::from(foreign);
-                (foreign, begun) = (false, true);
-            }
-            Kind::Turn(_) => {
-                count += 1;
-                (foreign, begun) = (false, false);
-            }
-            _ => {}
-        }
-    }
-    count + usize::from(foreign)
 }
 
 /// Ends a group without a turn line: messages of other programs. A turn of ours that runs has no message yet.
@@ -244,141 +215,13 @@ fn place(parts: &mut Vec<Value>, after: usize, part: Value) {
     parts.insert(at, part);
 }
 
-/// Said to the model in the place of what stood before an unreadable line.
-const LOST_BEGINNING: &str = "[The beginning of this conversation is lost.]";
-
-/// The conversation for a model. Cut messages give their text only; thinking of another model is left out; every call
-/// of a whole message has exactly one result, made up where it is missing.
-pub fn conversation(
-    transcript: &Transcript,
-    provider: &str,
-    model: &str,
-    image: &dyn Fn(&KeptImage) -> Option<String>,
-) -> Vec<ModelMessage> {
-    let branch = after_compaction(transcript.branch());
-    let kept = images_to_send(&branch);
-    let input = |block: &Block| match block {
-        Block::Text(text) => InputBlock::Text { text: text.clone() },
-        Block::Inline { mime_type, data } => InputBlock::Image { mime_type: mime_type.clone(), data: data.clone() },
-        Block::Kept(found) => match kept.contains(&*found.sha256).then(|| image(found)).flatten() {
-            Some(data) => InputBlock::Image { mime_type: found.media_type.clone(), data },
-            None => InputBlock::Text { text: found.placeholder() },
-        },
-    };
-    let mut messages = Vec::new();
-    let mut waiting: Vec<String> = Vec::new();
-    for entry in branch {
-        match &entry.kind {
-            Kind::User { content } => {
-                settle(&mut waiting, &mut messages);
-                messages.push(ModelMessage::User(content.iter().map(input).collect()));
-            }
-            Kind::Other { text: Some(text) } | Kind::Compaction { summary: text, .. } => {
-                settle(&mut waiting, &mut messages);
-                messages.push(ModelMessage::User(vec![InputBlock::Text { text: text.clone() }]));
-            }
-            Kind::Assistant(message) => {
-                settle(&mut waiting, &mut messages);
-                let blocks = blocks_for(message, provider, model);
-                waiting.extend(blocks.iter().filter_map(|block| match block {
-                    AssistantBlock::ToolCall { id, .. } => Some(id.clone()),
-                    _ => None,
-                }));
-                messages.push(ModelMessage::Assistant(blocks));
-            }
-            Kind::ToolResult(result) => {
-                if let Some(at) = waiting.iter().position(|id| *id == result.tool_call_id) {
-                    waiting.remove(at);
-                    messages.push(ModelMessage::ToolResult {
-                        tool_call_id: result.tool_call_id.clone(),
-                        content: result.content.iter().map(input).collect(),
-                        is_error: result.is_error,
-                    });
-                }
-            }
-            _ => {}
-        }
-    }
-    settle(&mut waiting, &mut messages);
-    // Providers want the user to speak first. Behind a lost line the branch begins anywhere, and a session must not be
-    // refused for ever because of it.
-    if messages.first().is_some_and(|first| !matches!(first, ModelMessage::User(_))) {
-        messages.insert(0, ModelMessage::User(vec![InputBlock::Text { text: LOST_BEGINNING.into() }]));
-    }
-    messages
-}
-
-/// A summary stands for everything before its first kept message.
-fn after_compaction(branch: Vec<&Entry>) -> Vec<&Entry> {
-    let Some((at, first_kept)) = branch.iter().enumerate().rev().find_map(|(at, entry)| match &entry.kind {
-        Kind::Compaction { first_kept, .. } => Some((at, first_kept)),
-        _ => None,
-    }) else {
-        return branch;
-    };
-    let kept = branch.iter().position(|entry| entry.id == *first_kept).filter(|kept| *kept < at).unwrap_or(at);
-    std::iter::once(branch[at])
-        .chain(branch[kept..at].iter().copied())
-        .chain(branch[at + 1..].iter().copied())
-        .collect()
-}
-
-fn images_to_send<'a>(branch: &[&'a Entry]) -> HashSet<&'a str> {
-    let mut left = MAX_IMAGE_BYTES;
-    let mut kept = HashSet::new();
-    for entry in branch.iter().rev() {
-        let (Kind::User { content } | Kind::ToolResult(ToolResult { content, .. })) = &entry.kind else { continue };
-        for block in content.iter().rev() {
-            let Block::Kept(image) = block else { continue };
-            let Some(rest) = left.checked_sub(image.size) else { return kept };
-            left = rest;
-            kept.insert(image.sha256.as_str());
-        }
-    }
-    kept
-}
-
-fn blocks_for(message: &Assistant, provider: &str, model: &str) -> Vec<AssistantBlock> {
-    let same_model = message.provider == provider && message.model == model;
-    message
-        .blocks
-        .iter()
-        .filter(|block| match block {
-            AssistantBlock::Text { .. } => true,
-            AssistantBlock::Thinking { .. } => same_model && !message.is_cut(),
-            AssistantBlock::ToolCall { .. } => !message.is_cut(),
-        })
-        .cloned()
-        .collect()
-}
-
-fn settle(waiting: &mut Vec<String>, messages: &mut Vec<ModelMessage>) {
-    for tool_call_id in waiting.drain(..) {
-        messages.push(ModelMessage::ToolResult {
-            tool_call_id,
-            content: vec![InputBlock::Text { text: AbortReason::Crash.text().into() }],
-            is_error: true,
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_minimal_file_gives_four_model_messages_and_two_shown_ones() {
+    fn the_minimal_file_gives_two_shown_messages() {
         let read = Transcript::read(include_bytes!("../../tests/fixtures/minimal-session.jsonl"));
-        let conversation = conversation(&read.transcript, "anthropic", "claude-x", &|_| None);
-        let kinds: Vec<&str> = conversation
-            .iter()
-            .map(|message| match message {
-                ModelMessage::User(_) => "user",
-                ModelMessage::Assistant(_) => "assistant",
-                ModelMessage::ToolResult { .. } => "toolResult",
-            })
-            .collect();
-        assert_eq!(kinds, ["user", "assistant", "toolResult", "assistant"]);
         let shown: Vec<Value> = messages(&read.transcript).into_iter().map(|shown| shown.message).collect();
         assert_eq!(shown.len(), 2);
         assert_eq!(shown[1]["id"], "msg_01J9ZK3QW8");
@@ -394,45 +237,6 @@ mod tests {
                 {"type": "step-start"},
                 {"type": "text", "text": "All tests pass.", "state": "done"},
             ])
-        );
-    }
-
-    #[test]
-    fn a_session_with_a_damaged_line_still_begins_with_the_user() {
-        let text = include_str!("../../tests/fixtures/minimal-session.jsonl");
-        for damaged in 0..text.lines().count() {
-            let lines = text.lines().enumerate().map(|(at, line)| if at == damaged { "{broken" } else { line });
-            let read = Transcript::read((lines.collect::<Vec<_>>().join("\n") + "\n").as_bytes());
-            let conversation = conversation(&read.transcript, "anthropic", "claude-x", &|_| None);
-            assert!(
-                matches!(conversation.first(), None | Some(ModelMessage::User(_))),
-                "line {damaged}: {conversation:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_call_without_a_result_gets_one_and_thinking_of_another_model_is_left_out() {
-        let text = include_str!("../../tests/fixtures/minimal-session.jsonl");
-        let without_result: String = text.split_inclusive('\n').take(3).collect();
-        let read = Transcript::read(without_result.as_bytes());
-        assert_eq!(
-            conversation(&read.transcript, "anthropic", "other", &|_| None)[1..],
-            [
-                ModelMessage::Assistant(vec![
-                    AssistantBlock::Text { text: "I run the tests.".into() },
-                    AssistantBlock::ToolCall {
-                        id: "toolu_A".into(),
-                        name: "bash".into(),
-                        arguments: json!({"command": "make test"})
-                    },
-                ]),
-                ModelMessage::ToolResult {
-                    tool_call_id: "toolu_A".into(),
-                    content: vec![InputBlock::Text { text: AbortReason::Crash.text().into() }],
-                    is_error: true,
-                },
-            ]
         );
     }
 }

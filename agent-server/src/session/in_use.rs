@@ -3,19 +3,20 @@
 //! Owns exclusion: one writer of the file, one turn at a time. Must not know HTTP or how turns run.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::entry::{self, Entry, Kind};
+use super::entry::{Entry, Kind};
 use super::error::SessionError;
 use super::file::{self, SessionFile};
 use super::fold::Fold;
-use super::ids;
 use super::recover;
 use super::transcript::Transcript;
 use super::turn_log::TurnLog;
+use super::{ids, line};
 use crate::harness::StopSignal;
 
 /// A turn that is reserved or runs.
@@ -30,9 +31,30 @@ pub struct ActiveTurn {
     /// Stops it.
     pub stop: StopSignal,
     pub(super) fold: Mutex<Fold>,
+    /// What comes after it is decided.
+    pub(super) decided: AtomicBool,
 }
 
 impl ActiveTurn {
+    /// A turn with new ids.
+    pub(super) fn new(session: &Session) -> Arc<Self> {
+        let turn_id = ids::new_id("turn");
+        let log = TurnLog::new(&turn_id, session.places.turn_log(&session.id, &turn_id));
+        Arc::new(Self {
+            turn_id,
+            message_id: ids::new_id("msg"),
+            log,
+            stop: StopSignal::default(),
+            fold: Mutex::default(),
+            decided: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether it is about to end and takes up nothing more that is queued.
+    pub(super) fn is_ending(&self) -> bool {
+        self.stop.reason().is_some() || self.decided.load(Ordering::SeqCst)
+    }
+
     /// The message so far.
     pub fn message(&self) -> Value {
         self.fold.lock().unwrap_or_else(PoisonError::into_inner).message()
@@ -72,7 +94,7 @@ pub(super) enum Disk {
         /// Its name.
         name: String,
         /// Its entries.
-        transcript: Transcript,
+        transcript: Box<Transcript>,
     },
     /// Deleted; whoever still holds the session gets nothing more.
     Deleted,
@@ -115,6 +137,19 @@ impl<'a> Writer<'a> {
         id
     }
 
+    /// The lines from the parent of the next one back to the root; a missing or cyclic parent ends them.
+    pub fn back(&self) -> impl Iterator<Item = &Entry> {
+        let mut next = self.parent.as_deref();
+        let mut left = self.entries.len() + self.transcript.entries().len();
+        std::iter::from_fn(move || {
+            left = left.checked_sub(1)?;
+            let id = next?;
+            let entry = self.entries.iter().find(|entry| entry.id == id).or_else(|| self.transcript.get(id))?;
+            next = entry.parent.as_deref();
+            Some(entry)
+        })
+    }
+
     /// The lines.
     pub fn finish(self) -> Vec<Entry> {
         self.entries
@@ -135,7 +170,7 @@ impl Disk {
         match self {
             Self::Loaded { file, transcript, .. } => {
                 if let Some(fresh) = file.refresh(id)? {
-                    *transcript = fresh;
+                    **transcript = fresh;
                 }
                 return Ok(());
             }
@@ -154,7 +189,7 @@ impl Disk {
             *self = Self::Absent;
             return Ok(());
         };
-        *self = Self::Loaded { file, name, transcript };
+        *self = Self::Loaded { file, name, transcript: Box::new(transcript) };
         self.close_open_turn(id, places)
     }
 
@@ -180,16 +215,11 @@ impl Disk {
         match self {
             Self::Unloaded | Self::Deleted => Err(SessionError::NotFound(id.to_owned())),
             Self::Absent => {
-                let created_at = ids::now();
-                let mut transcript = Transcript::empty(&created_at);
+                let transcript = Transcript::empty(&ids::now());
                 let mut writer = Writer::new(&transcript);
                 let value = build(&mut writer)?;
                 let entries = writer.finish();
-                let name = file::file_name(&created_at, id);
-                let header = entry::header(id, &created_at, &places.shown_root);
-                let file = SessionFile::create(&places.sessions, &name, &format!("{header}\n{}", text_of(&entries)))?;
-                transcript.extend(entries);
-                *self = Self::Loaded { file, name, transcript };
+                self.create(id, places, None, transcript, entries)?;
                 Ok(value)
             }
             Self::Loaded { file, transcript, .. } => {
@@ -203,6 +233,23 @@ impl Disk {
                 Ok(value)
             }
         }
+    }
+
+    /// Makes the file of a session that has none, durably. `parent` is the file that it was forked from. Blocks.
+    pub fn create(
+        &mut self,
+        id: &str,
+        places: &Places,
+        parent: Option<&str>,
+        mut transcript: Transcript,
+        entries: Vec<Entry>,
+    ) -> Result<(), SessionError> {
+        let name = file::file_name(&transcript.created_at, id);
+        let header = line::header(id, &transcript.created_at, &places.shown_root, parent);
+        let file = SessionFile::create(&places.sessions, &name, &format!("{header}\n{}", text_of(&entries)))?;
+        transcript.extend(entries);
+        *self = Self::Loaded { file, name, transcript: Box::new(transcript) };
+        Ok(())
     }
 
     /// The entries, if the session exists.
@@ -261,6 +308,22 @@ impl Session {
             }
             ours
         });
+    }
+
+    /// The turn is over and another one, which is stored already, has its place.
+    pub(super) fn hand_over(&self, turn: &ActiveTurn, next: &Arc<ActiveTurn>) {
+        self.active.send_if_modified(|active| {
+            let ours = active.as_ref().is_some_and(|active| active.turn_id == turn.turn_id);
+            if ours {
+                *active = Some(Arc::clone(next));
+            }
+            ours
+        });
+    }
+
+    /// Tells of every change of the turn that runs.
+    pub(super) fn changes(&self) -> watch::Receiver<Option<Arc<ActiveTurn>>> {
+        self.active.subscribe()
     }
 
     /// Waits until a turn is over.

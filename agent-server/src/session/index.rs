@@ -36,6 +36,9 @@ pub struct Record {
     pub message_count: u64,
     /// A turn ran.
     pub running: bool,
+    /// Follow-ups that wait.
+    #[serde(default)]
+    pub queued: u64,
     /// Sum over all turns.
     pub usage: StepUsage,
     /// Written when the session was deleted.

@@ -4,19 +4,30 @@
 
 pub mod attachments;
 pub mod changes;
+pub mod conversation;
+mod editing;
 pub mod entry;
 pub mod error;
 pub mod export;
 mod file;
 pub mod fold;
+mod follow;
+pub mod follow_up;
+mod fork;
 pub mod history;
 pub mod ids;
 pub mod in_use;
 pub mod index;
+mod line;
+pub mod notice;
+pub mod queue;
+mod recording;
 mod recover;
 mod replay;
 mod retention;
 pub mod submit;
+mod summary;
+pub mod tally;
 #[cfg(test)]
 pub(crate) mod tests;
 pub mod transcript;
@@ -25,20 +36,23 @@ mod turn_end;
 pub mod turn_log;
 pub mod user_message;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
 
 use self::attachments::Attachments;
-use self::entry::{Kind, TurnStatus};
 use self::error::SessionError;
 use self::in_use::{ActiveTurn, Disk, Places, Session};
 use self::index::{Index, Record};
+use self::notice::Notice;
+use self::summary::summarise;
 use self::transcript::Transcript;
-use crate::harness::chunk::{Chunk, NoticeLevel, StepUsage};
 use crate::harness::{AbortReason, Harness};
 
 /// Idle sessions kept in memory and locked; more are let go.
@@ -57,9 +71,16 @@ pub struct SessionSettings {
     pub default_model: String,
 }
 
+/// Counts a turn as use of the workspace until the value is dropped; refused while the workspace drains.
+pub type BeginTurn = Box<dyn Fn() -> Result<Box<dyn Any + Send>, SessionError> + Send + Sync>;
+
 /// All sessions of the workspace.
 pub struct Sessions {
     settings: SessionSettings,
+    begin_turn: BeginTurn,
+    /// Cancelled when the server ends: readers that follow a session over its turns end then.
+    ending: CancellationToken,
+    notices: broadcast::Sender<Notice>,
     places: Places,
     harness: Arc<dyn Harness>,
     attachments: Attachments,
@@ -70,7 +91,11 @@ pub struct Sessions {
 impl Sessions {
     /// Opens the index and compares it with the files. Turns that a crash left open are closed by
     /// [`Sessions::recover`]. Blocks.
-    pub fn open(settings: SessionSettings, harness: Arc<dyn Harness>) -> Result<Arc<Self>, SessionError> {
+    pub fn open(
+        settings: SessionSettings,
+        harness: Arc<dyn Harness>,
+        begin_turn: BeginTurn,
+    ) -> Result<Arc<Self>, SessionError> {
         let places = Places {
             sessions: settings.state_dir.join("sessions"),
             turns: settings.state_dir.join("turns"),
@@ -81,6 +106,9 @@ impl Sessions {
             index: Index::open(settings.state_dir.join("session-index"))?,
             attachments: Attachments::new(settings.state_dir.join("attachments")),
             settings,
+            begin_turn,
+            ending: CancellationToken::new(),
+            notices: broadcast::Sender::new(notice::MAX_UNREAD),
             places,
             harness,
             open: Mutex::default(),
@@ -124,10 +152,14 @@ impl Sessions {
         Ok(())
     }
 
-    /// Closes the turns that ran when the process died.
+    /// Closes the turns that ran when the process died, and goes on with follow-ups that wait.
     pub async fn recover(self: &Arc<Self>) {
-        for record in self.index.newest_first().into_iter().filter(|record| record.running) {
-            match self.refresh_index(&record.id).await {
+        for record in self.index.newest_first().into_iter().filter(|record| record.running || record.queued > 0) {
+            let recovered = async {
+                self.refresh_index(&record.id).await?;
+                self.continue_after_start(&record.id).await
+            };
+            match recovered.await {
                 // Another process runs it.
                 Ok(()) | Err(SessionError::Locked(_)) => {}
                 Err(error) => tracing::error!(session = record.id, %error, "a session could not be recovered"),
@@ -142,6 +174,15 @@ impl Sessions {
     /// The harness.
     pub fn harness(&self) -> &Arc<dyn Harness> {
         &self.harness
+    }
+
+    /// The system prompt as the session's next turn would get it.
+    pub async fn system_prompt(self: &Arc<Self>, id: &str) -> Result<String, SessionError> {
+        let (provider, model) = (self.harness.provider().to_owned(), self.settings.default_model.clone());
+        let touched =
+            move |transcript: &Transcript| conversation::conversation(transcript, &provider, &model, &|_| None).touched;
+        let touched = self.read(id, touched).await?;
+        Ok(self.harness.system_prompt(None, &touched).await)
     }
 
     /// The attachment store.
@@ -267,16 +308,12 @@ impl Sessions {
 
     /// Stops all turns and waits for them; the caller bounds the time.
     pub async fn stop_all(self: &Arc<Self>, reason: AbortReason) {
+        if reason == AbortReason::Shutdown {
+            self.ending.cancel();
+        }
         let running: Vec<_> =
             self.lock().values().filter(|session| session.active().is_some()).map(|s| s.id.clone()).collect();
         futures::future::join_all(running.iter().map(|id| self.stop(id, None, reason))).await;
-    }
-
-    /// Shows a remark in every running turn.
-    pub fn notice(&self, level: NoticeLevel, text: &str) {
-        for turn in self.running() {
-            turn.log.push(&Chunk::notice(level, text));
-        }
     }
 
     /// All summaries, newest change first; files that other programs made are looked for.
@@ -297,81 +334,6 @@ impl Sessions {
             self.refresh_index(id).await?;
         }
         self.index.get(id).ok_or_else(|| SessionError::NotFound(id.to_owned()))
-    }
-
-    /// Makes an empty session.
-    pub async fn create(self: &Arc<Self>, id: Option<String>, title: Option<String>) -> Result<Record, SessionError> {
-        let id = id.unwrap_or_else(|| ids::new_id("session"));
-        if !ids::is_session_id(&id) {
-            return Err(SessionError::Invalid {
-                field: "id",
-                message: format!("an id has 1 to {} characters of A-Z, a-z, 0-9, _ and -", ids::MAX_ID),
-            });
-        }
-        let session = self.load(&id).await?;
-        let taken = SessionError::AlreadyExists { what: format!("session {id}"), turn_id: None };
-        session
-            .with_disk(move |disk, session| {
-                if disk.transcript().is_some() {
-                    return Err(taken);
-                }
-                disk.write(&session.id, &session.places, |writer| {
-                    if let Some(title) = title {
-                        writer.add(Kind::Name(user_message::shorten(&title)));
-                    }
-                    Ok(())
-                })
-            })
-            .await?;
-        self.refresh_index(&id).await?;
-        self.summary(&id).await
-    }
-
-    /// Names a session.
-    pub async fn rename(self: &Arc<Self>, id: &str, title: String) -> Result<Record, SessionError> {
-        let session = self.existing(id).await?;
-        session
-            .with_disk(move |disk, session| {
-                disk.write(&session.id, &session.places, |writer| {
-                    writer.add(Kind::Name(user_message::shorten(&title)));
-                    Ok(())
-                })
-            })
-            .await?;
-        self.refresh_index(id).await?;
-        self.summary(id).await
-    }
-
-    /// Deletes a session with its log and attachments; a running turn is stopped first.
-    pub async fn delete(self: &Arc<Self>, id: &str) -> Result<(), SessionError> {
-        let session = self.existing(id).await?;
-        self.stop(id, None, AbortReason::User).await;
-        let attachments = self.attachments.clone();
-        session
-            .with_disk(move |disk, session| {
-                let Disk::Loaded { name, transcript, .. } = &*disk else {
-                    return Err(SessionError::NotFound(session.id.clone()));
-                };
-                if session.active().is_some() {
-                    return Err(SessionError::Locked(session.id.clone()));
-                }
-                std::fs::remove_file(session.places.sessions.join(name))?;
-                std::fs::File::open(&session.places.sessions)?.sync_all()?;
-                retention::remove_session(&session.places.turns, &session.id);
-                attachments.release(&session.id, retention::kept_hashes(transcript));
-                *disk = Disk::Deleted;
-                Ok(())
-            })
-            .await?;
-        self.lock().remove(id);
-        if let Some(record) = self.index.get(id) {
-            let sessions = Arc::clone(self);
-            let put = move || sessions.index.put(Record { deleted: true, ..record });
-            if let Err(error) = tokio::task::spawn_blocking(put).await {
-                tracing::warn!(%error, "the session index was not written");
-            }
-        }
-        Ok(())
     }
 
     /// Writes the session's summary anew.
@@ -409,48 +371,4 @@ fn take_idle(open: &mut HashMap<String, Arc<Session>>) -> Vec<Arc<Session>> {
         .map(|(id, _)| id.clone())
         .collect();
     unused.iter().filter_map(|id| open.remove(id)).collect()
-}
-
-/// The record of a session.
-fn summarise(id: &str, file: &str, size: u64, transcript: &Transcript) -> Record {
-    let first_user = || {
-        transcript.entries().iter().find_map(|entry| match &entry.kind {
-            Kind::User { content } => content.iter().find_map(|block| match block {
-                entry::Block::Text(text) => text.lines().map(str::trim).find(|line| !line.is_empty()),
-                _ => None,
-            }),
-            _ => None,
-        })
-    };
-    let title = transcript.name().or_else(first_user).map(user_message::shorten).unwrap_or_default();
-    let turns = transcript.turns().filter(|(_, turn)| turn.status == TurnStatus::Running).count();
-    let updated_at = transcript.entries().iter().map(|entry| &*entry.timestamp).max().unwrap_or(&transcript.created_at);
-    Record {
-        id: id.to_owned(),
-        file: file.to_owned(),
-        size,
-        title: if title.is_empty() { "New session".into() } else { title },
-        created_at: transcript.created_at.clone(),
-        updated_at: updated_at.to_owned(),
-        turn_count: turns as u64,
-        message_count: history::count(transcript) as u64,
-        running: transcript.open_turn().is_some(),
-        usage: total_usage(transcript),
-        deleted: false,
-    }
-}
-
-/// Sum over all ended turns of all branches; the price is absent when one of them has none.
-fn total_usage(transcript: &Transcript) -> StepUsage {
-    let mut total = StepUsage { cost_usd: Some(0.0), ..StepUsage::default() };
-    for (_, turn) in transcript.turns().filter(|(_, turn)| turn.status != TurnStatus::Running) {
-        let Some(usage) = turn.metadata.get("usage") else { continue };
-        let number = |key: &str| usage[key].as_u64().unwrap_or(0);
-        total.input_tokens += number("inputTokens");
-        total.output_tokens += number("outputTokens");
-        total.cache_read_tokens += number("cacheReadTokens");
-        total.cache_write_tokens += number("cacheWriteTokens");
-        total.cost_usd = total.cost_usd.zip(usage["costUsd"].as_f64()).map(|(sum, cost)| sum + cost);
-    }
-    total
 }

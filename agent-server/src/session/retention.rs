@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::entry::{Block, Kind, ToolResult};
-use super::transcript::Transcript;
+use serde_json::Value;
+
+use super::entry::{Block, Entry, FollowUpData, Kind, ToolResult};
 
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 const MAX_LOGS: usize = 20;
@@ -43,10 +44,10 @@ pub fn remove_session(turns: &Path, session_id: &str) {
     }
 }
 
-/// Hashes of everything that a session keeps in the attachment store.
-pub fn kept_hashes(transcript: &Transcript) -> Vec<String> {
+/// Hashes of everything that lines of a session keep in the attachment store.
+pub fn kept_hashes(entries: &[Entry]) -> Vec<String> {
     let mut hashes = Vec::new();
-    for entry in transcript.entries() {
+    for entry in entries {
         match &entry.kind {
             Kind::User { content } | Kind::ToolResult(ToolResult { content, .. }) => {
                 hashes.extend(content.iter().filter_map(|block| match block {
@@ -54,15 +55,21 @@ pub fn kept_hashes(transcript: &Transcript) -> Vec<String> {
                     _ => None,
                 }));
             }
-            Kind::Turn(turn) => {
-                let prefix = super::history::attachment_url("");
-                let parts = turn.user_parts.iter().flatten();
-                hashes.extend(parts.filter_map(|part| Some(part["url"].as_str()?.strip_prefix(&prefix)?.to_owned())));
+            Kind::Turn(turn) => hashes.extend(turn.user_parts.iter().flatten().filter_map(hash_of)),
+            Kind::FollowUp(data) => {
+                if let FollowUpData::Queued(queued) = &**data {
+                    hashes.extend(queued.message["parts"].as_array().into_iter().flatten().filter_map(hash_of));
+                }
             }
             _ => {}
         }
     }
     hashes
+}
+
+/// The hash in the address of a file part.
+fn hash_of(part: &Value) -> Option<String> {
+    Some(part["url"].as_str()?.strip_prefix(&super::history::attachment_url(""))?.to_owned())
 }
 
 #[cfg(test)]

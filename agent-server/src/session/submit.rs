@@ -8,18 +8,15 @@ use std::time::Duration;
 
 use serde_json::{Map, json};
 
-use super::Sessions;
-use super::entry::{Kind, TurnData, TurnStatus};
+use super::entry::{Entry, Kind, TurnData, TurnStatus};
 use super::error::SessionError;
-use super::history;
-use super::ids;
 use super::in_use::{ActiveTurn, Disk, Session, Writer};
 use super::transcript::Transcript;
 use super::turn::{self, TurnStart};
-use super::turn_log::TurnLog;
 use super::user_message::UserMessage;
+use super::{Sessions, conversation, history, ids, recording};
 use crate::harness::chunk::Chunk;
-use crate::harness::{StopSignal, StoreImage, TurnRequest};
+use crate::harness::{StoreImage, TurnRequest};
 use crate::llm::{KeyState, ThinkingLevel};
 
 /// How long a chat waits for a turn that is being stopped.
@@ -35,6 +32,20 @@ pub enum Trigger {
     Regenerate,
 }
 
+/// Which model answers, and how it thinks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// As the client says; the default model where it names none.
+    Named {
+        /// Model id.
+        model: Option<String>,
+        /// Thinking.
+        thinking: ThinkingLevel,
+    },
+    /// As in the turn before, on the active branch.
+    AsBefore,
+}
+
 /// A checked chat request.
 #[derive(Debug)]
 pub struct Submission {
@@ -46,10 +57,8 @@ pub struct Submission {
     pub trigger: Trigger,
     /// On a submit: the known user message that is replaced.
     pub replaces: Option<String>,
-    /// Model id, or the default.
-    pub model: Option<String>,
-    /// Thinking.
-    pub thinking: ThinkingLevel,
+    /// Model and thinking level.
+    pub choice: Choice,
     /// Appended to the system prompt for this turn.
     pub system_prompt: Option<String>,
 }
@@ -86,12 +95,26 @@ fn plan(transcript: &Transcript, submission: &Submission) -> Result<Plan, Sessio
     }
 }
 
-/// What storing the submission gave.
-struct Stored {
+/// What storing the submission gave: everything that the turn needs, but for its system prompt.
+pub(super) struct Stored {
     session: Arc<Session>,
     turn: Arc<ActiveTurn>,
     start: TurnData,
     request: TurnRequest,
+    /// The lines of the request's messages.
+    lines: Vec<String>,
+}
+
+impl Stored {
+    /// Paths that tools were given so far.
+    pub fn touched(&self) -> &[String] {
+        &self.request.touched
+    }
+
+    /// The turn.
+    pub fn turn(&self) -> &Arc<ActiveTurn> {
+        &self.turn
+    }
 }
 
 /// How an attempt to begin a turn went.
@@ -102,41 +125,42 @@ enum Attempt {
 }
 
 impl Sessions {
-    /// Starts a turn, or says why not; without effect then. `guard` is held until the turn's last chunk.
+    /// Starts a turn, or says why not; without effect then.
     ///
     /// Runs in a task of its own: a client that leaves in between leaves no half-started turn.
-    pub async fn submit(
-        self: &Arc<Self>,
-        submission: Submission,
-        guard: Box<dyn Any + Send>,
-    ) -> Result<Arc<ActiveTurn>, SessionError> {
+    pub async fn submit(self: &Arc<Self>, submission: Submission) -> Result<Arc<ActiveTurn>, SessionError> {
         let sessions = Arc::clone(self);
-        tokio::spawn(async move { sessions.start_turn(submission, guard).await })
+        tokio::spawn(async move { sessions.start_turn(submission).await })
             .await
             .unwrap_or_else(|error| Err(SessionError::Storage(format!("starting a turn broke off: {error}"))))
     }
 
-    async fn start_turn(
-        self: Arc<Self>,
-        submission: Submission,
-        guard: Box<dyn Any + Send>,
-    ) -> Result<Arc<ActiveTurn>, SessionError> {
+    pub(super) async fn start_turn(self: Arc<Self>, submission: Submission) -> Result<Arc<ActiveTurn>, SessionError> {
+        let guard = (self.begin_turn)()?;
         let key = self.harness.key_state();
         if key != KeyState::Present {
             return Err(SessionError::ModelUnavailable(key));
         }
         // The prompt is read while the message is written.
         let appended = submission.system_prompt.clone();
-        let prompt = self.harness.system_prompt(appended.as_deref());
-        let (stored, system) = tokio::join!(self.reserve_and_store(submission), prompt);
-        let Stored { session, turn, start, mut request } = stored?;
-        request.system = system;
-        let first = Chunk::Start { message_id: turn.message_id.clone(), message_metadata: start.metadata.clone() };
-        turn.log.push(&first);
-        turn.fold.lock().unwrap_or_else(std::sync::PoisonError::into_inner).apply(&first);
-        let start = TurnStart { sessions: self, session, turn: Arc::clone(&turn), data: start, guard };
-        tokio::spawn(turn::run(start, request));
+        let prompt = self.harness.system_prompt(appended.as_deref(), &[]);
+        let (stored, mut system) = tokio::join!(self.reserve_and_store(submission), prompt);
+        let stored = stored?;
+        if !stored.touched().is_empty() {
+            // Known only now that the session was read.
+            system = self.harness.system_prompt(appended.as_deref(), stored.touched()).await;
+        }
+        let turn = Arc::clone(&stored.turn);
+        self.launch(stored, system, guard);
         Ok(turn)
+    }
+
+    /// Runs a stored turn; `guard` is held until its last chunk.
+    pub(super) fn launch(self: Arc<Self>, stored: Stored, system: String, guard: Box<dyn Any + Send>) {
+        let Stored { session, turn, start, mut request, lines } = stored;
+        request.system = system;
+        let start = TurnStart { sessions: self, session, turn, data: start, guard };
+        tokio::spawn(turn::run(start, request, lines));
     }
 
     /// Takes the session's turn and stores the message; waits a little for a turn that is being stopped.
@@ -151,9 +175,8 @@ impl Sessions {
                     running
                 }
             };
-            let stopping = running.stop.reason().is_some();
             let ended = session.wait_for_end(&running.turn_id);
-            if !stopping || tokio::time::timeout_at(deadline, ended).await.is_err() {
+            if !running.is_ending() || tokio::time::timeout_at(deadline, ended).await.is_err() {
                 return Err(SessionError::TurnInProgress { turn_id: running.turn_id.clone() });
             }
         }
@@ -178,7 +201,7 @@ impl Sessions {
                 if let Some(transcript) = disk.transcript() {
                     plan(transcript, &submission)?;
                 }
-                let turn = new_turn(session);
+                let turn = ActiveTurn::new(session);
                 if let Err(running) = session.reserve(&turn) {
                     return Ok(Attempt::Busy(running, Box::new(submission)));
                 }
@@ -202,28 +225,80 @@ impl Sessions {
         turn: &Arc<ActiveTurn>,
         submission: Submission,
     ) -> Result<Stored, SessionError> {
-        let model = submission.model.clone().unwrap_or_else(|| self.settings.default_model.clone());
-        let thinking = submission.thinking;
         // A turn whose end could not be stored is closed now; nothing else runs while this turn is reserved.
         disk.close_open_turn(&session.id, &session.places)?;
+        let (model, thinking) = self.chosen(&submission.choice, disk.transcript());
+        let appended = submission.system_prompt.clone();
         let start = disk.write(&session.id, &session.places, |writer| {
-            self.write_start(writer, &session.id, turn, submission, &model)
+            self.write_start(writer, &session.id, turn, submission, (&model, thinking))
         })?;
+        let mut stored = self.stored(disk, session, turn, start, (model, thinking))?;
+        stored.request.appended = appended;
+        Ok(stored)
+    }
+
+    /// Ends a turn and begins the next one in the same write. Blocks. The caller holds the session's turn.
+    pub(super) fn store_behind(
+        self: &Arc<Self>,
+        disk: &mut Disk,
+        session: &Arc<Session>,
+        end: TurnData,
+        turn: &Arc<ActiveTurn>,
+        submission: Submission,
+    ) -> Result<Stored, SessionError> {
+        let (model, thinking) = self.chosen(&submission.choice, disk.transcript());
+        let start = disk.write(&session.id, &session.places, |writer| {
+            writer.add(Kind::Turn(Box::new(end)));
+            self.write_start(writer, &session.id, turn, submission, (&model, thinking))
+        })?;
+        self.stored(disk, session, turn, start, (model, thinking))
+    }
+
+    /// Model and thinking level of a submission.
+    fn chosen(&self, choice: &Choice, transcript: Option<&Transcript>) -> (String, ThinkingLevel) {
+        let default = || self.settings.default_model.clone();
+        match choice {
+            Choice::Named { model, thinking } => (model.clone().unwrap_or_else(default), *thinking),
+            Choice::AsBefore => {
+                let branch = transcript.map(Transcript::branch).unwrap_or_default();
+                let (last_model, last_thinking) = last_choice(branch.into_iter().rev());
+                let model = last_model.filter(|(provider, _)| *provider == self.harness.provider());
+                let level = last_thinking.and_then(|level| serde_json::from_value(json!(level)).ok());
+                (model.map_or_else(default, |(_, model)| model.to_owned()), level.unwrap_or_default())
+            }
+        }
+    }
+
+    /// What a turn needs whose beginning is stored; its first chunk is in its log.
+    fn stored(
+        self: &Arc<Self>,
+        disk: &Disk,
+        session: &Arc<Session>,
+        turn: &Arc<ActiveTurn>,
+        start: TurnData,
+        (model, thinking): (String, ThinkingLevel),
+    ) -> Result<Stored, SessionError> {
         self.index_loaded(disk, &session.id);
         let transcript = disk.transcript().ok_or_else(|| SessionError::NotFound(session.id.clone()))?;
-        let history = history::conversation(transcript, self.harness.provider(), &model, &|image| {
+        let conversation = conversation::conversation(transcript, self.harness.provider(), &model, &|image| {
             self.attachments.read_base64(&image.sha256)
         });
         let request = TurnRequest {
             model,
             thinking,
             system: String::new(),
-            history,
+            history: conversation.messages,
+            counted: conversation.counted,
+            appended: None,
+            touched: conversation.touched,
             used_call_ids: transcript.call_ids(),
             stop: turn.stop.clone(),
             store_image: store_image(self, &session.id),
         };
-        Ok(Stored { session: Arc::clone(session), turn: Arc::clone(turn), start, request })
+        let first = Chunk::Start { message_id: turn.message_id.clone(), message_metadata: start.metadata.clone() };
+        turn.log.push(&first);
+        turn.fold.lock().unwrap_or_else(std::sync::PoisonError::into_inner).apply(&first);
+        Ok(Stored { session: Arc::clone(session), turn: Arc::clone(turn), start, request, lines: conversation.lines })
     }
 
     fn write_start(
@@ -232,13 +307,12 @@ impl Sessions {
         session_id: &str,
         turn: &ActiveTurn,
         submission: Submission,
-        model: &str,
+        (model, thinking): (&str, ThinkingLevel),
     ) -> Result<TurnData, SessionError> {
         let plan = plan(writer.transcript, &submission)?;
         let mut user_message_id = submission.message.id.clone().unwrap_or_else(|| ids::new_id("msg"));
         let mut user_parts = None;
         let mut user_metadata = None;
-        let thinking = submission.thinking;
         let user_entry = match plan {
             Plan::Again { user_entry, user_message_id: known } => {
                 let earlier = writer.transcript.find_user_message(&known).and_then(|found| found.turn);
@@ -284,41 +358,40 @@ impl Sessions {
 
     /// Notes another model or thinking level where it differs from what holds on the branch.
     fn write_changes(&self, writer: &mut Writer<'_>, model: &str, thinking: ThinkingLevel) {
-        let (mut last_model, mut last_thinking) = (None, "off".to_owned());
-        for entry in writer.transcript.chain(writer.parent.as_deref()) {
-            match &entry.kind {
-                Kind::Model { provider, model } => last_model = Some((provider.clone(), model.clone())),
-                Kind::Thinking(level) => last_thinking.clone_from(level),
-                _ => {}
-            }
-        }
+        let (last_model, last_thinking) = last_choice(writer.back());
         let provider = self.harness.provider();
-        if last_model.as_ref().map(|(provider, model)| (&**provider, &**model)) != Some((provider, model)) {
+        let level = json!(thinking).as_str().unwrap_or("off").to_owned();
+        let (other_model, other_level) =
+            (last_model != Some((provider, model)), last_thinking.unwrap_or("off") != level);
+        if other_model {
             writer.add(Kind::Model { provider: provider.to_owned(), model: model.to_owned() });
         }
-        let level = json!(thinking).as_str().unwrap_or("off").to_owned();
-        if level != last_thinking {
+        if other_level {
             writer.add(Kind::Thinking(level));
         }
     }
 }
 
-fn new_turn(session: &Session) -> Arc<ActiveTurn> {
-    let turn_id = ids::new_id("turn");
-    let log = TurnLog::new(&turn_id, session.places.turn_log(&session.id, &turn_id));
-    Arc::new(ActiveTurn {
-        turn_id,
-        message_id: ids::new_id("msg"),
-        log,
-        stop: StopSignal::default(),
-        fold: std::sync::Mutex::default(),
-    })
+/// The newest model, with its provider, and the newest thinking level of lines that come newest first.
+fn last_choice<'a>(lines: impl Iterator<Item = &'a Entry>) -> (Option<(&'a str, &'a str)>, Option<&'a str>) {
+    let (mut last_model, mut last_thinking) = (None, None);
+    for entry in lines {
+        match &entry.kind {
+            Kind::Model { provider, model } => last_model = last_model.or(Some((&**provider, &**model))),
+            Kind::Thinking(level) => last_thinking = last_thinking.or(Some(&**level)),
+            _ => {}
+        }
+        if last_model.is_some() && last_thinking.is_some() {
+            break;
+        }
+    }
+    (last_model, last_thinking)
 }
 
 fn store_image(sessions: &Arc<Sessions>, session_id: &str) -> StoreImage {
     let (store, session_id) = (sessions.attachments.clone(), session_id.to_owned());
     Arc::new(move |_media_type, data| {
-        let bytes = turn::decode_image(data)?;
+        let bytes = recording::decode_image(data)?;
         let kept = store.keep(&session_id, "image", &bytes).map_err(|error| error.kind().to_string())?;
         Ok(history::attachment_url(&kept.sha256))
     })

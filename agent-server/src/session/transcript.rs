@@ -7,12 +7,18 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::entry::{Entry, Kind, TurnData, TurnStatus};
+use super::follow_up::FollowUps;
+use super::tally::{MessageCount, Tally};
 
 /// All entries of one session.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Transcript {
     entries: Vec<Entry>,
     by_id: HashMap<String, usize>,
+    follow_ups: FollowUps,
+    tally: Tally,
+    /// Of the active branch; absent while lines come that do not follow each other.
+    messages: Option<MessageCount>,
     /// Time of the header.
     pub created_at: String,
 }
@@ -31,13 +37,13 @@ pub struct Read {
 impl Transcript {
     /// Of a session that begins now.
     pub fn empty(created_at: &str) -> Self {
-        Self { created_at: created_at.to_owned(), ..Self::default() }
+        Self { created_at: created_at.to_owned(), messages: Some(MessageCount::default()), ..Self::default() }
     }
 
     /// Reads a file's bytes. Later headers are skipped, of equal ids the first counts, a torn tail is left out.
     pub fn read(bytes: &[u8]) -> Read {
         let sound = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let mut transcript = Self::default();
+        let mut transcript = Self::empty("");
         let mut unreadable = 0;
         for line in bytes[..sound].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let Ok(value) = serde_json::from_slice::<Value>(line) else {
@@ -51,12 +57,20 @@ impl Transcript {
                 transcript.push(entry);
             }
         }
+        transcript.count_messages();
         Read { transcript, sound_bytes: sound as u64, unreadable }
     }
 
     /// Adds an entry at the end; one with a known id is ignored.
     pub fn push(&mut self, entry: Entry) {
         if !self.by_id.contains_key(&entry.id) {
+            self.follow_ups.apply(&entry.kind);
+            self.tally.apply(&self.entries, &entry);
+            if entry.parent.as_deref() != self.leaf() {
+                self.messages = None;
+            } else if let Some(messages) = &mut self.messages {
+                messages.apply(&entry.kind);
+            }
             self.by_id.insert(entry.id.clone(), self.entries.len());
             self.entries.push(entry);
         }
@@ -67,6 +81,23 @@ impl Transcript {
         for entry in entries {
             self.push(entry);
         }
+        self.count_messages();
+    }
+
+    fn count_messages(&mut self) {
+        if self.messages.is_none() {
+            self.messages = Some(MessageCount::of(&self.branch()));
+        }
+    }
+
+    /// How many messages the active branch shows.
+    pub fn message_count(&self) -> usize {
+        self.messages.unwrap_or_else(|| MessageCount::of(&self.branch())).get()
+    }
+
+    /// What is counted over all lines.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// Whether an entry id is taken.
@@ -112,12 +143,26 @@ impl Transcript {
 
     /// The turn that began last and has no end, with the id of its line.
     pub fn open_turn(&self) -> Option<(&str, &TurnData)> {
-        let ended: HashSet<&str> = self
-            .turns()
-            .filter(|(_, turn)| turn.status != TurnStatus::Running)
-            .map(|(_, turn)| &*turn.turn_id)
-            .collect();
-        self.turns().filter(|(_, turn)| !ended.contains(&*turn.turn_id)).last()
+        let entry = &self.entries[*self.tally.open.last()?];
+        match &entry.kind {
+            Kind::Turn(turn) => Some((&entry.id, turn)),
+            _ => None,
+        }
+    }
+
+    /// The follow-ups, of all branches alike.
+    pub fn follow_ups(&self) -> &FollowUps {
+        &self.follow_ups
+    }
+
+    /// The turn that began next after another one, in file order; the first of all for a turn that is unknown.
+    pub fn turn_after(&self, turn_id: &str) -> Option<&str> {
+        let begun =
+            || self.turns().filter(|(_, turn)| turn.status == TurnStatus::Running).map(|(_, turn)| &*turn.turn_id);
+        match begun().position(|begun| begun == turn_id) {
+            Some(at) => begun().nth(at + 1),
+            None => begun().next(),
+        }
     }
 
     /// All turn lines in file order.
@@ -130,11 +175,17 @@ impl Transcript {
 
     /// The line and the newest turn of a user message: looked for on the active branch first, then anywhere.
     pub fn find_user_message(&self, message_id: &str) -> Option<FoundUserMessage<'_>> {
-        let branch = self.branch();
-        let on_branch: HashSet<&str> = branch.iter().map(|entry| entry.id.as_str()).collect();
+        // Most messages are new, and then the branch is not asked for.
+        let lines = self.tally.answered.get(message_id).map(Vec::as_slice).unwrap_or_default();
+        let on_branch: HashSet<&str> = if lines.is_empty() {
+            HashSet::new()
+        } else {
+            self.branch().into_iter().map(|entry| entry.id.as_str()).collect()
+        };
         let mut found: Option<(bool, FoundUserMessage<'_>)> = None;
-        for (id, turn) in self.turns().filter(|(_, turn)| turn.user_message_id == message_id) {
-            let active = on_branch.contains(id);
+        for line in lines.iter().map(|line| &self.entries[*line]) {
+            let Kind::Turn(turn) = &line.kind else { continue };
+            let active = on_branch.contains(&*line.id);
             if found.as_ref().is_none_or(|(best, _)| active >= *best)
                 && let Some(entry) = self.get(&turn.user_entry)
             {
@@ -161,14 +212,6 @@ impl Transcript {
                 _ => None,
             })
             .collect()
-    }
-
-    /// The last name given to the session.
-    pub fn name(&self) -> Option<&str> {
-        self.entries.iter().rev().find_map(|entry| match &entry.kind {
-            Kind::Name(name) => Some(name.as_str()),
-            _ => None,
-        })
     }
 }
 

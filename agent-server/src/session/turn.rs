@@ -1,31 +1,30 @@
-//! A running turn: drives the harness, numbers its chunks, writes its messages, and ends it whatever happens.
+//! A running turn: drives the harness, numbers its chunks, and ends it whatever happens.
 //!
 //! Owns the order at the end: parts closed, transcript durable, session free, last chunk. Must not know HTTP.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::Sessions;
-use super::attachments::Attachments;
-use super::entry::{Assistant, Block, Kind, ToolResult, TurnData, TurnStatus};
+use super::entry::{Kind, TurnData, TurnStatus};
 use super::error::SessionError;
-use super::in_use::{ActiveTurn, Session};
+use super::in_use::{ActiveTurn, Disk, Session};
+use super::recording::{Record, Recorder};
+use super::submit::Stored;
 use super::turn_log::TurnLog;
-use super::{retention, turn_end};
-use crate::catalog::ToolContent;
+use super::{queue, retention, turn_end};
 use crate::harness::chunk::Chunk;
+use crate::harness::metrics::{Outcome, TokenKind};
 use crate::harness::open_parts::OpenParts;
-use crate::harness::{AbortReason, EVENT_BUFFER, ToolRecord, TurnEnd, TurnEvent, TurnRequest};
+use crate::harness::{AbortReason, EVENT_BUFFER, TurnEnd, TurnEvent, TurnRequest};
 
 /// The chunk log goes to disk this often; a crash loses no more of it.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
@@ -44,36 +43,34 @@ pub(super) struct TurnStart {
     pub guard: Box<dyn Any + Send>,
 }
 
-type Writing = Pin<Box<dyn Future<Output = Result<Vec<String>, SessionError>> + Send>>;
+/// The turn that begins when one ends.
+struct Next {
+    stored: Stored,
+    guard: Box<dyn Any + Send>,
+}
 
 struct Running {
     start: TurnStart,
-    model: String,
     began: Instant,
+    has_spoken: bool,
     open: OpenParts,
-    /// Messages that wait until the last write is done.
-    waiting: Vec<TurnEvent>,
-    writing: Option<Writing>,
-    entries: Vec<String>,
+    recorder: Recorder,
     /// The first failure to store something; it ends the turn.
     fault: Option<SessionError>,
 }
 
-/// Runs a turn to its last chunk.
-pub(super) async fn run(start: TurnStart, request: TurnRequest) {
+/// Runs a turn to its last chunk; `lines` are those of the messages of the request.
+pub(super) async fn run(start: TurnStart, request: TurnRequest, lines: Vec<String>) {
     let began = Instant::now();
     let harness = Arc::clone(&start.sessions.harness);
-    let model = request.model.clone();
-    let mut running = Running {
-        start,
-        model,
-        began,
-        open: OpenParts::default(),
-        waiting: Vec::new(),
-        writing: None,
-        entries: Vec::new(),
-        fault: None,
-    };
+    let recorder = Recorder::new(
+        Arc::clone(&start.session),
+        start.sessions.attachments.clone(),
+        Arc::clone(&harness),
+        request.model.clone(),
+        lines,
+    );
+    let mut running = Running { start, began, has_spoken: false, open: OpenParts::default(), recorder, fault: None };
     let (sender, mut events) = mpsc::channel(EVENT_BUFFER);
     let mut harness_run = Box::pin(AssertUnwindSafe(harness.run(request, sender)).catch_unwind());
     let mut end = None;
@@ -89,7 +86,7 @@ pub(super) async fn run(start: TurnStart, request: TurnRequest) {
                 None => end = Some(harness_run.as_mut().await),
             },
             result = &mut harness_run, if end.is_none() => end = Some(result),
-            written = poll_writing(&mut running.writing), if running.writing.is_some() => running.written(written),
+            written = running.recorder.written(), if running.recorder.is_writing() => running.note_fault(written),
             _ = flush.tick() => write_log(&running.start.turn.log).await,
         }
     }
@@ -105,25 +102,44 @@ pub(super) async fn run(start: TurnStart, request: TurnRequest) {
     running.finish(end).await;
 }
 
-async fn poll_writing(writing: &mut Option<Writing>) -> Result<Vec<String>, SessionError> {
-    match writing {
-        Some(future) => {
-            let result = future.as_mut().await;
-            *writing = None;
-            result
-        }
-        None => std::future::pending().await,
-    }
-}
-
 impl Running {
     fn take(&mut self, event: TurnEvent) {
         match event {
-            TurnEvent::Chunk(chunk) => self.publish(&chunk),
-            record => {
-                self.waiting.push(record);
-                self.start_writing();
+            TurnEvent::Chunk(chunk) => {
+                self.time_first(&chunk);
+                self.publish(&chunk);
             }
+            TurnEvent::Assistant(record) => self.recorder.push(Record::Assistant(record)),
+            TurnEvent::ToolResult(record) => self.recorder.push(Record::ToolResult(record)),
+            TurnEvent::Compaction(record) => self.recorder.push(Record::Compaction(record)),
+        }
+    }
+
+    fn time_first(&mut self, chunk: &Chunk) {
+        let says =
+            matches!(chunk, Chunk::TextStart { .. } | Chunk::ReasoningStart { .. } | Chunk::ToolInputStart { .. });
+        if says && !std::mem::replace(&mut self.has_spoken, true) {
+            let seconds = self.began.elapsed().as_secs_f64();
+            self.start.sessions.harness.metrics().first_chunk_seconds.observe(seconds);
+        }
+    }
+
+    fn count(&self, status: TurnStatus) {
+        let metrics = self.start.sessions.harness.metrics();
+        let outcome = match status {
+            TurnStatus::Finished => "finished",
+            TurnStatus::Aborted => "aborted",
+            TurnStatus::Error | TurnStatus::Running => "error",
+        };
+        metrics.turns.get_or_create(&Outcome { outcome }).inc();
+        let usage = self.usage();
+        for (kind, key) in [
+            ("input", "inputTokens"),
+            ("output", "outputTokens"),
+            ("cache_read", "cacheReadTokens"),
+            ("cache_write", "cacheWriteTokens"),
+        ] {
+            metrics.tokens.get_or_create(&TokenKind { kind }).inc_by(usage[key].as_u64().unwrap_or(0));
         }
     }
 
@@ -133,57 +149,19 @@ impl Running {
         self.start.turn.log.push(chunk);
     }
 
-    /// Begins to write what waits, unless a write is under way; what comes meanwhile goes with the next one.
-    fn start_writing(&mut self) {
-        if self.writing.is_some() || self.waiting.is_empty() {
-            return;
-        }
-        let records = std::mem::take(&mut self.waiting);
-        let session = Arc::clone(&self.start.session);
-        let store = self.start.sessions.attachments.clone();
-        let harness = &self.start.sessions.harness;
-        let (api, provider, model) = (harness.api().to_owned(), harness.provider().to_owned(), self.model.clone());
-        self.writing = Some(Box::pin(async move {
-            session
-                .with_disk(move |disk, session| {
-                    disk.write(&session.id, &session.places, |writer| {
-                        let mut ids = Vec::new();
-                        for record in records {
-                            let kind = match record {
-                                TurnEvent::Assistant(record) => {
-                                    Kind::Assistant(Assistant::new(record, &api, &provider, &model))
-                                }
-                                TurnEvent::ToolResult(record) => tool_result(record, &store, &session.id)?,
-                                TurnEvent::Chunk(_) => continue,
-                            };
-                            ids.push(writer.add(kind));
-                        }
-                        Ok(ids)
-                    })
-                })
-                .await
-        }));
-    }
-
-    fn written(&mut self, written: Result<Vec<String>, SessionError>) {
-        match written {
-            Ok(ids) => {
-                self.entries.extend(ids);
-                self.start_writing();
-            }
-            Err(error) => {
-                tracing::error!(session = self.start.session.id, %error, "a turn's messages could not be stored");
-                // What cannot be stored must not go on; the harness ends at the next point where it looks.
-                self.start.turn.stop.stop(AbortReason::Shutdown);
-                self.fault.get_or_insert(error);
-            }
+    /// What cannot be stored must not go on; the harness ends at the next point where it looks.
+    fn note_fault(&mut self, written: Result<(), SessionError>) {
+        if let Err(error) = written {
+            tracing::error!(session = self.start.session.id, %error, "a turn's messages could not be stored");
+            self.start.turn.stop.stop(AbortReason::Shutdown);
+            self.fault.get_or_insert(error);
         }
     }
 
     async fn settle_writes(&mut self) {
-        while self.fault.is_none() && self.writing.is_some() {
-            let written = poll_writing(&mut self.writing).await;
-            self.written(written);
+        while self.fault.is_none() && self.recorder.is_writing() {
+            let written = self.recorder.written().await;
+            self.note_fault(written);
         }
     }
 
@@ -211,6 +189,7 @@ impl Running {
             self.publish(&chunk);
         }
         let (status, mut last) = self.last_chunks(end, reason);
+        self.count(status);
         let terminal = last.pop();
         for chunk in &last {
             self.publish(chunk);
@@ -218,18 +197,25 @@ impl Running {
         if let Some(terminal) = &terminal {
             self.start.turn.fold.lock().unwrap_or_else(PoisonError::into_inner).apply(terminal);
         }
-        self.store_end(status).await;
-        let TurnStart { session, turn, guard, .. } = self.start;
+        let (terminal, next) = self.store_end(status, terminal).await;
+        let TurnStart { sessions, session, turn, guard, .. } = self.start;
         if let Some(terminal) = &terminal {
             turn.log.seal(terminal);
         }
         write_log(&turn.log).await;
-        // Who sees the last chunk finds the session free and the turn on disk.
-        session.release(&turn);
+        // Who sees the last chunk finds the turn on disk and the session free, or the next turn in its place.
+        match &next {
+            Some(next) => session.hand_over(&turn, next.stored.turn()),
+            None => session.release(&turn),
+        }
         turn.log.end();
         let folder = session.places.turns.join(&session.id);
         tokio::task::spawn_blocking(move || retention::sweep_session(&folder));
         drop(guard);
+        if let Some(Next { stored, guard }) = next {
+            let system = sessions.harness.system_prompt(None, stored.touched()).await;
+            sessions.launch(stored, system, guard);
+        }
     }
 
     fn last_chunks(&self, end: TurnEnd, reason: AbortReason) -> (TurnStatus, Vec<Chunk>) {
@@ -263,28 +249,76 @@ impl Running {
         usage
     }
 
-    /// The line that says how the turn ended, and the index.
-    async fn store_end(&mut self, status: TurnStatus) {
+    /// Writes the line that says how the turn ended, with the beginning of the next one when a follow-up waits. Gives the
+    /// last chunk, which then announces it.
+    async fn store_end(&mut self, status: TurnStatus, terminal: Option<Chunk>) -> (Option<Chunk>, Option<Next>) {
         let data = {
             let fold = self.start.turn.fold.lock().unwrap_or_else(PoisonError::into_inner);
-            turn_end::end_data(&self.start.data, status, &fold, std::mem::take(&mut self.entries))
+            turn_end::end_data(&self.start.data, status, &fold, self.recorder.take_entries())
         };
-        let stored = self
-            .start
-            .session
-            .with_disk(move |disk, session| {
-                disk.write(&session.id, &session.places, |writer| {
-                    writer.add(Kind::Turn(Box::new(data)));
-                    Ok(())
-                })
-            })
-            .await;
-        let indexed = match stored {
-            Ok(()) => self.start.sessions.refresh_index(&self.start.session.id).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = indexed {
-            tracing::error!(session = self.start.session.id, %error, "the end of a turn could not be stored");
+        let (sessions, turn) = (Arc::clone(&self.start.sessions), Arc::clone(&self.start.turn));
+        let shared = Arc::clone(&self.start.session);
+        let last = terminal.clone();
+        let stored = self.start.session.with_disk(move |disk, session| {
+            // Whoever queues something from now on begins it himself.
+            turn.decided.store(true, Ordering::SeqCst);
+            // A stop that came too late for this turn is meant for what would come next all the same.
+            if status == TurnStatus::Finished
+                && turn.stop.reason().is_none()
+                && let Some((chunk, next)) = sessions.go_on(disk, &shared, &data, last.as_ref())
+            {
+                return Ok((Some(chunk), Some(next)));
+            }
+            disk.write(&session.id, &session.places, |writer| {
+                writer.add(Kind::Turn(Box::new(data)));
+                Ok(())
+            })?;
+            sessions.index_loaded(disk, &session.id);
+            Ok((last, None))
+        });
+        match stored.await {
+            Ok((chunk, next)) => {
+                if let Some(chunk) = &chunk {
+                    self.start.turn.fold.lock().unwrap_or_else(PoisonError::into_inner).apply(chunk);
+                }
+                (chunk, next)
+            }
+            Err(error) => {
+                tracing::error!(session = self.start.session.id, %error, "the end of a turn could not be stored");
+                (terminal, None)
+            }
+        }
+    }
+}
+
+impl Sessions {
+    /// Ends a turn and begins the follow-up that waits, in one write. `None` when none waits, or it cannot begin now.
+    fn go_on(
+        self: &Arc<Self>,
+        disk: &mut Disk,
+        session: &Arc<Session>,
+        end: &TurnData,
+        terminal: Option<&Chunk>,
+    ) -> Option<(Chunk, Next)> {
+        let Some(Chunk::Finish { finish_reason, message_metadata }) = terminal else { return None };
+        let queued = disk.transcript()?.follow_ups().waiting().first()?.clone();
+        let guard = (self.begin_turn)().ok()?;
+        let next = ActiveTurn::new(session);
+        let announced = queue::announcement(&next.turn_id, &queued.user_message_id);
+        let (mut end, mut message_metadata) = (end.clone(), message_metadata.clone());
+        end.metadata.insert("next".into(), announced.clone());
+        message_metadata.insert("next".into(), announced);
+        let stored = queue::submission(&session.id, queued)
+            .and_then(|submission| self.store_behind(disk, session, end, &next, submission));
+        match stored {
+            Ok(stored) => {
+                let chunk = Chunk::Finish { finish_reason: *finish_reason, message_metadata };
+                Some((chunk, Next { stored, guard }))
+            }
+            Err(error) => {
+                tracing::error!(session = session.id, %error, "a follow-up could not begin");
+                None
+            }
         }
     }
 }
@@ -300,30 +334,4 @@ async fn write_log(log: &Arc<TurnLog>) {
         Ok(Err(error)) => tracing::warn!(kind = ?error.kind(), "the chunk log could not be written"),
         Err(error) => tracing::warn!(%error, "the chunk log could not be written"),
     }
-}
-
-/// A tool result as a line; images go to the store.
-fn tool_result(record: ToolRecord, store: &Attachments, session_id: &str) -> Result<Kind, SessionError> {
-    let mut content = Vec::with_capacity(record.content.len());
-    for piece in record.content {
-        content.push(match piece {
-            ToolContent::Text(text) => Block::Text(text),
-            ToolContent::Image { data, .. } => match decode_image(&data) {
-                Ok(bytes) => Block::Kept(store.keep(session_id, "image", &bytes)?),
-                Err(reason) => Block::Text(format!("[image could not be kept: {reason}]")),
-            },
-        });
-    }
-    Ok(Kind::ToolResult(ToolResult {
-        tool_call_id: record.tool_call_id,
-        tool_name: record.tool_name,
-        content,
-        details: record.details,
-        is_error: record.is_error,
-    }))
-}
-
-/// The bytes of an image in a tool result.
-pub(super) fn decode_image(data: &str) -> Result<Vec<u8>, String> {
-    STANDARD.decode(data).map_err(|_| "its data is no base64".to_owned())
 }

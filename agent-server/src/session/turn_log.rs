@@ -3,6 +3,8 @@
 //! Owns numbering, what replay leaves out, and the log on disk. Must not know what chunks mean to a session.
 //! A chunk is serialised once; readers share its bytes.
 
+mod reader;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,11 +12,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::Stream;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
+use self::reader::{Framed, Reader};
 use crate::harness::chunk::Chunk;
 use crate::storage::{make_private_dir, private_file};
 
+/// First bytes of a stream, so that its headers go out at once.
+pub(super) const OPENING: Bytes = Bytes::from_static(b": stream-open\n\n");
+/// Last bytes of a stream.
+pub(super) const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
+/// Sent after [`HEARTBEAT`].
+pub(super) const BEAT: Bytes = Bytes::from_static(b": heartbeat\n\n");
 /// Comment after this long without a chunk.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
 /// A reader that has taken nothing for this long while chunks waited is cut off; it can resume.
@@ -232,101 +240,16 @@ impl TurnLog {
     /// Everything after `cursor` as it goes to a client, then live, then `[DONE]`. Transient chunks from before now are
     /// left out. Ends with an error where the client must not take it for whole.
     pub fn follow(self: &Arc<Self>, cursor: u64) -> impl Stream<Item = Result<Bytes, Cut>> + Send + use<> {
-        let joined = self.lock().frames.len();
-        let reader = Reader {
-            log: Arc::clone(self),
-            grown: self.grown.subscribe(),
-            cursor,
-            at: 0,
-            joined,
-            opened: false,
-            over: false,
-            last_taken: Instant::now(),
-        };
-        futures::stream::unfold(reader, |mut reader| async move { reader.next().await.map(|item| (item, reader)) })
+        Reader::new(self, cursor, Framed::Yes).into_stream()
+    }
+
+    /// As [`TurnLog::follow`], without the comment at the beginning and without `[DONE]`: a part of a longer stream.
+    pub fn frames(self: &Arc<Self>, cursor: u64) -> impl Stream<Item = Result<Bytes, Cut>> + Send + use<> {
+        Reader::new(self, cursor, Framed::No).into_stream()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-struct Reader {
-    log: Arc<TurnLog>,
-    grown: watch::Receiver<usize>,
-    cursor: u64,
-    at: usize,
-    joined: usize,
-    opened: bool,
-    over: bool,
-    last_taken: Instant,
-}
-
-enum Next {
-    Bytes(Bytes),
-    Broken,
-    Ended,
-    Wait,
-}
-
-impl Reader {
-    async fn next(&mut self) -> Option<Result<Bytes, Cut>> {
-        if self.over {
-            return None;
-        }
-        if !self.opened {
-            self.opened = true;
-            self.last_taken = Instant::now();
-            return Some(Ok(Bytes::from_static(b": stream-open\n\n")));
-        }
-        // The connection asks for the next piece when it could write the last one.
-        let waited = self.last_taken.elapsed();
-        loop {
-            self.grown.borrow_and_update();
-            match self.take() {
-                Next::Broken => {
-                    self.over = true;
-                    return Some(Err(Cut));
-                }
-                Next::Bytes(_) if waited > SLOW_READER => {
-                    self.over = true;
-                    return Some(Err(Cut));
-                }
-                Next::Bytes(bytes) => {
-                    self.last_taken = Instant::now();
-                    return Some(Ok(bytes));
-                }
-                Next::Ended => {
-                    self.over = true;
-                    return Some(Ok(Bytes::from_static(b"data: [DONE]\n\n")));
-                }
-                Next::Wait => {}
-            }
-            let changed = tokio::time::timeout(HEARTBEAT, self.grown.changed()).await;
-            if changed.is_err() {
-                self.last_taken = Instant::now();
-                return Some(Ok(Bytes::from_static(b": heartbeat\n\n")));
-            }
-        }
-    }
-
-    fn take(&mut self) -> Next {
-        let state = self.log.lock();
-        while let Some(slot) = state.frames.get(self.at) {
-            let index = self.at;
-            self.at += 1;
-            if let Some(frame) = slot
-                && frame.number > self.cursor
-                && !(frame.transient && index < self.joined)
-            {
-                return Next::Bytes(frame.bytes.clone());
-            }
-        }
-        match (state.broken, state.ended) {
-            (true, _) => Next::Broken,
-            (false, true) => Next::Ended,
-            (false, false) => Next::Wait,
-        }
     }
 }
 

@@ -54,6 +54,18 @@ pub struct Prepared {
     pub parts: Option<Vec<Value>>,
 }
 
+impl Prepared {
+    /// The parts as clients see them, also where they are one text alone.
+    pub fn into_parts(self) -> Vec<Value> {
+        let texts = |content: Vec<Block>| {
+            let text =
+                |block| if let Block::Text(text) = block { Some(json!({"type": "text", "text": text})) } else { None };
+            content.into_iter().filter_map(text).collect()
+        };
+        self.parts.unwrap_or_else(|| texts(self.content))
+    }
+}
+
 fn invalid<T>(field: &'static str, message: impl Into<String>) -> Result<T, SessionError> {
     Err(SessionError::Invalid { field, message: message.into() })
 }

@@ -10,6 +10,7 @@ use serde_json::json;
 use tower::ServiceExt as _;
 
 use super::Place;
+use super::events::Client;
 use crate::config::Arguments;
 use crate::readiness::ModelKey;
 use crate::shutdown::Closing;
@@ -106,6 +107,37 @@ async fn a_drain_without_a_stop_is_taken_back() {
     for bad in [json!({"holdSeconds": 86_401}), json!({"graceSeconds": 86_401}), json!({"hold": 1}), json!([])] {
         assert_eq!(place.post("/api/v1/drain", bad).await.error(), (400, "validation_error".into()));
     }
+}
+
+#[tokio::test]
+async fn a_drain_notice_reaches_running_turns_and_event_streams_and_changes_nothing() {
+    let place = Place::new();
+    place.script.calls.lock().expect("no panic").push_back(vec![crate::session::tests::Act::Hang]);
+    let request = Place::request("POST", "/api/v1/agent/chat").header("content-type", "application/json");
+    let body = Body::from(json!({"id": "s", "message": "go"}).to_string());
+    let chat = place.router.clone().oneshot(request.body(body).expect("request")).await.expect("infallible");
+    let mut chat = chat.into_body();
+    let opened = chat.frame().await.expect("a first frame").expect("readable").into_data().expect("data");
+    assert_eq!(&opened[..], b": stream-open\n\n");
+    let mut events = Client::connect(&place, "/api/v1/events?topics=sessions", None).await;
+    assert_eq!(events.next().await.expect("a greeting").data["topic"], "sessions");
+    assert_eq!(place.post("/api/v1/drain-notice", json!({"seconds": 90})).await.status, 204);
+    let notice = events.next_named("notice").await.data;
+    let text = "This workspace is about to be stopped, in 90 s. Using it keeps it running.";
+    assert_eq!(notice, json!({"level": "warn", "text": text, "stopInSeconds": 90}));
+    let expected = format!("\"data\":{{\"level\":\"warn\",\"text\":\"{text}\"}},\"transient\":true");
+    loop {
+        let frame = tokio::time::timeout(Duration::from_secs(30), chat.frame()).await.expect("in time");
+        let frame = frame.expect("goes on").expect("readable").into_data().expect("data");
+        if String::from_utf8_lossy(&frame).contains(&expected) {
+            break;
+        }
+    }
+    assert_eq!(place.get("/api/v1/tree").await.status, 200);
+    for bad in [json!({}), json!({"seconds": 86_401}), json!({"seconds": -1}), json!({"seconds": 1, "x": 1})] {
+        assert_eq!(place.post("/api/v1/drain-notice", bad).await.error(), (400, "validation_error".into()));
+    }
+    place.app.sessions.stop_all(crate::harness::AbortReason::Drain).await;
 }
 
 #[tokio::test(start_paused = true)]

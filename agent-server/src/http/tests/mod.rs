@@ -4,10 +4,12 @@ mod browser;
 mod chat;
 mod events;
 mod files;
+mod follow_up;
 mod gate;
 mod lifecycle;
 mod listing;
 mod raw;
+mod readers;
 mod sessions;
 mod settings;
 mod ui;
@@ -120,14 +122,16 @@ impl Place {
         let workspace: Arc<dyn Workspace> = Arc::new(workspace);
         let quiesce = crate::quiesce::Quiesce::new(workspace.clone(), Box::new(|_no_commands| {}));
         let script = Arc::new(Script::default());
-        let sessions = crate::session::tests::open(&config.state_dir, &config.workspace_root, &script);
+        let activity = Activity::new(|| 0);
+        let begin_turn = crate::begin_turn(activity.clone());
+        let sessions = crate::session::tests::open(&config.state_dir, &config.workspace_root, &script, begin_turn);
         let app = Arc::new(App {
             sessions,
             ui_bridge: Arc::new(UiBridge::open(config.state_dir.join("ui"), config.ui_kinds.clone()).expect("opened")),
             workspace,
             quiesce,
             sandbox: Arc::new(NoCommands),
-            activity: Activity::new(|| 0),
+            activity,
             readiness: Arc::new(readiness),
             shutdown: Arc::new(Shutdown::default()),
             metrics: Arc::new(Metrics::new()),

@@ -75,6 +75,8 @@ async fn the_list_is_paged_newest_first_and_searched_by_title() {
     }
     assert_eq!(seen, ["s4", "s3", "s2", "s1", "s0"]);
     assert_eq!(ids(&place.get("/api/v1/agent/sessions?q=NUMBER%203").await.json()), ["s3"]);
+    assert_eq!(place.post("/api/v1/agent/sessions", json!({"id": "Mixed-Case"})).await.status, 201);
+    assert_eq!(ids(&place.get("/api/v1/agent/sessions?q=mixed-c").await.json()), ["Mixed-Case"]);
     for query in ["limit=0", "limit=201", "limit=x", "cursor=x"] {
         let refused = place.get(&format!("/api/v1/agent/sessions?{query}")).await;
         assert_eq!(refused.error(), (400, "validation_error".into()), "{query}");
@@ -143,4 +145,28 @@ async fn the_prompt_the_models_and_the_catalog_are_shown() {
         catalog["tools"].as_array().expect("list").iter().filter_map(|tool| tool["name"].as_str()).collect();
     assert_eq!(names, ["break", "echo", "fail", "hang", "leave", "make"]);
     assert_eq!(catalog["tools"][0]["inputSchema"], json!({"type": "object"}));
+}
+
+#[tokio::test]
+async fn a_session_is_forked_at_a_message() {
+    let place = Place::new();
+    place.script.calls.lock().expect("no panic").extend([answer("one"), answer("two")]);
+    for text in ["first", "second"] {
+        place.post("/api/v1/agent/chat", json!({"id": "s", "message": text})).await;
+    }
+    let messages = place.get("/api/v1/agent/chat/s/messages").await.json();
+    let at = &messages["messages"][1]["id"];
+    let fork = place.post("/api/v1/agent/sessions/s/fork", json!({"messageId": at})).await;
+    assert_eq!(fork.status, 201);
+    let fork = fork.json();
+    assert_eq!((&fork["title"], &fork["messageCount"]), (&json!("first"), &json!(2)));
+    let id = fork["id"].as_str().expect("id");
+    let forked = place.get(&format!("/api/v1/agent/chat/{id}/messages")).await.json();
+    assert_eq!(forked["messages"].as_array().expect("list")[..], messages["messages"].as_array().expect("list")[..2]);
+    let fault = place.post("/api/v1/agent/sessions/s/fork", json!({"messageId": "nothing"})).await;
+    assert_eq!(
+        (fault.error(), &fault.json()["error"]["field"]),
+        ((400, "validation_error".into()), &json!("messageId"))
+    );
+    assert_eq!(place.post("/api/v1/agent/sessions/x/fork", json!({})).await.error(), (404, "not_found".into()));
 }

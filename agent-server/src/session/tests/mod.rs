@@ -1,5 +1,10 @@
 //! Whole turns over a scripted model, without network: what clients see, what is stored, what survives.
 
+mod compactions;
+mod counts;
+mod damage;
+mod follow_ups;
+mod forks;
 mod invariants;
 mod recovery;
 mod rules;
@@ -16,9 +21,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::in_use::ActiveTurn;
-use super::submit::{Submission, Trigger};
+use super::submit::{Choice, Submission, Trigger};
 use super::user_message::UserMessage;
-use super::{SessionSettings, Sessions};
+use super::{BeginTurn, SessionSettings, Sessions};
 use crate::catalog::{
     Access, Catalog, FileChange, Tool, ToolContent, ToolContext, ToolDefinition, ToolFailure, ToolProgress, ToolResult,
 };
@@ -34,6 +39,7 @@ pub(crate) enum Act {
     Event(ModelEvent),
     Fail(LlmError),
     Wait(Duration),
+    Until(Arc<tokio::sync::Notify>),
     Hang,
 }
 
@@ -72,6 +78,10 @@ impl Llm for Script {
                     Act::Fail(error) => Some(Err(error)),
                     Act::Wait(pause) => {
                         tokio::time::sleep(pause).await;
+                        None
+                    }
+                    Act::Until(told) => {
+                        told.notified().await;
                         None
                     }
                     Act::Hang => std::future::pending().await,
@@ -174,6 +184,9 @@ impl Tool for TestTool {
     }
 }
 
+/// A context so small that tests can fill it.
+pub(crate) const CONTEXT_TOKENS: u64 = 40_000;
+
 /// Sessions over a script in folders of their own.
 pub(crate) struct Bench {
     pub script: Arc<Script>,
@@ -186,13 +199,13 @@ impl Bench {
         let folder = tempfile::tempdir().expect("folder");
         std::fs::create_dir(folder.path().join("workspace")).expect("folder");
         let script = Arc::new(Script { calls: Mutex::new(calls.into()), ..Script::default() });
-        let sessions = open(&folder.path().join("state"), &folder.path().join("workspace"), &script);
+        let sessions = open(&folder.path().join("state"), &folder.path().join("workspace"), &script, uncounted());
         Self { script, sessions, folder }
     }
 
     /// The same files seen by a new process.
     pub fn reopened(&self, state: &Path) -> Arc<Sessions> {
-        open(state, &self.folder.path().join("workspace"), &self.script)
+        open(state, &self.folder.path().join("workspace"), &self.script, uncounted())
     }
 
     pub fn state(&self) -> std::path::PathBuf {
@@ -200,7 +213,7 @@ impl Bench {
     }
 
     pub async fn start(&self, submission: Submission) -> Arc<ActiveTurn> {
-        self.sessions.submit(submission, Box::new(())).await.expect("starts")
+        self.sessions.submit(submission).await.expect("starts")
     }
 
     /// Submits a text and returns the chunks of the whole turn.
@@ -213,8 +226,13 @@ impl Bench {
     }
 }
 
+/// For sessions that no activity counts.
+fn uncounted() -> BeginTurn {
+    Box::new(|| Ok(Box::new(())))
+}
+
 /// Sessions over a script with the test tools.
-pub(crate) fn open(state: &Path, workspace: &Path, script: &Arc<Script>) -> Arc<Sessions> {
+pub(crate) fn open(state: &Path, workspace: &Path, script: &Arc<Script>, begin_turn: BeginTurn) -> Arc<Sessions> {
     let tools: Vec<Arc<dyn Tool>> = [
         ("echo", Access::Read),
         ("make", Access::Write),
@@ -231,13 +249,15 @@ pub(crate) fn open(state: &Path, workspace: &Path, script: &Arc<Script>) -> Arc<
         workspace: Arc::new(LocalWorkspace::open(workspace, "/workspace").expect("workspace")),
         sandbox: Arc::new(NoCommands),
         prompt: PromptSettings::default(),
+        context_tokens: CONTEXT_TOKENS,
+        metrics: Arc::default(),
     };
     let settings = SessionSettings {
         state_dir: state.to_path_buf(),
         shown_root: "/workspace".into(),
         default_model: "claude-x".into(),
     };
-    Sessions::open(settings, Arc::new(harness)).expect("opens")
+    Sessions::open(settings, Arc::new(harness), begin_turn).expect("opens")
 }
 
 pub(crate) fn submission(session: &str, id: &str, words: &str) -> Submission {
@@ -247,8 +267,7 @@ pub(crate) fn submission(session: &str, id: &str, words: &str) -> Submission {
         message: UserMessage::parse(message, Vec::new()).expect("fits"),
         trigger: Trigger::Submit,
         replaces: None,
-        model: None,
-        thinking: ThinkingLevel::Off,
+        choice: Choice::Named { model: None, thinking: ThinkingLevel::Off },
         system_prompt: None,
     }
 }

@@ -6,7 +6,7 @@ use crate::harness::AbortReason;
 use crate::llm::{InputBlock, ModelMessage};
 
 /// Copies the state as a crash would leave it, without the lock of the running process.
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("folder");
     for entry in std::fs::read_dir(from).expect("folder") {
         let entry = entry.expect("entry");
@@ -58,7 +58,7 @@ async fn a_turn_cut_by_a_crash_is_closed_and_the_session_goes_on() {
         frames.into_iter().map(|frame| String::from_utf8(frame.expect("whole").to_vec()).expect("text")).collect();
     assert!(replayed[replayed.len() - 2].contains("{\"type\":\"abort\"}"), "{replayed:?}");
 
-    let next = sessions.submit(submission("s", "u2", "go on"), Box::new(())).await.expect("starts");
+    let next = sessions.submit(submission("s", "u2", "go on")).await.expect("starts");
     chunks(&next).await;
     let asked = bench.script.asked.lock().expect("no panic").last().expect("asked").messages.clone();
     let results: Vec<(String, bool)> = asked
@@ -93,7 +93,7 @@ async fn a_session_file_cut_at_every_byte_opens_and_goes_on() {
         let sessions = bench.reopened(&state);
         sessions.recover().await;
         bench.script.calls.lock().expect("no panic").push_back(answer("again"));
-        let turn = sessions.submit(submission("s", "u2", "more"), Box::new(())).await.expect("starts");
+        let turn = sessions.submit(submission("s", "u2", "more")).await.expect("starts");
         chunks(&turn).await;
         let asked = bench.script.asked.lock().expect("no panic").last().expect("asked").clone();
         super::invariants::assert_valid_conversation(&asked.messages);
@@ -117,6 +117,7 @@ async fn a_finished_turn_replays_from_disk_and_later_from_its_message() {
             log,
             stop: crate::harness::StopSignal::default(),
             fold: Mutex::default(),
+            decided: true.into(),
         };
         chunks(&turn).await
     };

@@ -17,9 +17,9 @@ fn texts(messages: &[Value]) -> Vec<&str> {
 async fn a_repeated_message_never_runs_twice_and_names_its_turn() {
     let bench = Bench::new(vec![answer("one"), answer("never")]);
     let turn = bench.start(submission("s", "u1", "hi")).await;
-    let while_running = bench.sessions.submit(submission("s", "u1", "hi"), Box::new(())).await.expect_err("repeated");
+    let while_running = bench.sessions.submit(submission("s", "u1", "hi")).await.expect_err("repeated");
     chunks(&turn).await;
-    let afterwards = bench.sessions.submit(submission("s", "u1", "hi"), Box::new(())).await.expect_err("repeated");
+    let afterwards = bench.sessions.submit(submission("s", "u1", "hi")).await.expect_err("repeated");
     let expected = SessionError::AlreadyExists { what: "message u1".into(), turn_id: Some(turn.turn_id.clone()) };
     assert_eq!((while_running, afterwards), (expected.clone(), expected));
     assert_eq!(bench.script.asked.lock().expect("no panic").len(), 1);
@@ -73,7 +73,7 @@ async fn a_foreign_entry_in_the_session_folder_costs_neither_the_start_nor_its_t
 async fn a_second_message_while_a_turn_runs_is_refused_without_effect() {
     let bench = Bench::new(vec![vec![Act::Hang]]);
     let turn = bench.start(submission("s", "u1", "hi")).await;
-    let error = bench.sessions.submit(submission("s", "u2", "more"), Box::new(())).await.expect_err("busy");
+    let error = bench.sessions.submit(submission("s", "u2", "more")).await.expect_err("busy");
     assert_eq!(error, SessionError::TurnInProgress { turn_id: turn.turn_id.clone() });
     bench.sessions.stop("s", None, crate::harness::AbortReason::User).await;
     assert!(lines(&bench.state(), "s").iter().all(|line| line["data"]["userMessageId"] != "u2"));
@@ -164,7 +164,7 @@ async fn another_process_gets_locked_for_writing_and_may_read() {
     let bench = Bench::new(vec![answer("one"), answer("two")]);
     bench.ask("s", "u1", "hi").await;
     let other = bench.reopened(&bench.state());
-    let refused = other.submit(submission("s", "u2", "more"), Box::new(())).await.expect_err("locked");
+    let refused = other.submit(submission("s", "u2", "more")).await.expect_err("locked");
     assert_eq!(refused, SessionError::Locked("s".into()));
     assert_eq!(texts(&other.messages("s", false).await.expect("read")), ["hi", "one"]);
 }
