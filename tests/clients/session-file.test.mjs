@@ -105,6 +105,19 @@ describe("a session file", { concurrency: false }, () => {
     assert.deepEqual(answer.content.filter((block) => block.type === "text").map((block) => block.text), ["Read and understood."]);
   });
 
+  test("a fork opens in pi, names its parent, and holds the conversation up to the message", async () => {
+    const { status, body } = await running.server.json(`/agent/sessions/${chat.id}/fork`, { method: "POST", body: "{}" });
+    assert.equal(status, 201);
+    const [path, parent] = [await copyOf(body.id), await copyOf(chat.id)];
+    const header = JSON.parse((await readFile(path, "utf8")).split("\n")[0]);
+    assert.equal(header.parentSession, parent.split("/").at(-1));
+    const [fork, whole] = [SessionManager.open(path), SessionManager.open(parent)];
+    assert.equal(fork.getHeader().parentSession, header.parentSession);
+    assert.deepEqual(fork.buildSessionContext().messages, whole.buildSessionContext().messages);
+    assert.equal(fork.getTree().length, 1);
+    assert.equal((await continueWithPi(fork.buildSessionContext(), "On.")).errorMessage, undefined);
+  });
+
   test("lists in pi with its first message", async () => {
     const path = await copyOf(chat.id);
     const [listed] = (await SessionManager.list(running.server.workspace, folder)).filter((session) => session.path === path);
