@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod large_tree;
 pub mod server;
+mod sessions;
 
 use std::path::Path;
 use std::time::Duration;

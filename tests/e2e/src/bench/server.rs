@@ -44,8 +44,20 @@ pub struct Server {
 impl Server {
     /// Starts the binary on a fresh folder with twelve small files, against a model service.
     pub async fn start(binary: &Path, client: &Client, model_url: &str) -> anyhow::Result<Self> {
+        Self::start_with(binary, client, model_url, |_| Ok(())).await
+    }
+
+    /// As [`Server::start`], over a state folder that `prepare` has filled.
+    pub async fn start_with(
+        binary: &Path,
+        client: &Client,
+        model_url: &str,
+        prepare: impl FnOnce(&Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let (root, state) = (folder.path().join("workspace"), folder.path().join("state"));
+        std::fs::create_dir_all(&state)?;
+        prepare(&state)?;
         std::fs::create_dir_all(&root)?;
         for index in 0..12 {
             std::fs::write(root.join(format!("file-{index}.txt")), "twenty bytes of text")?;
@@ -211,6 +223,7 @@ pub async fn run(binary: &Path) -> anyhow::Result<Vec<Figure>> {
     figures.push(Figure::new("agent server: memory after load and 200 chats", "MiB", after, Goal::MaxAtMost(60.0)));
     drop(server);
     figures.extend(super::large_tree::run(binary, &client, &model_url).await?);
+    figures.extend(super::sessions::run(binary, &client, &model_url).await?);
     Ok(figures)
 }
 
