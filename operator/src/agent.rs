@@ -1,4 +1,4 @@
-//! The operator's calls to an agent server: readiness and drain (`docs/contract.md`).
+//! The operator's calls to an agent server: readiness, drain and the question of an idle stop (`docs/contract.md`).
 //!
 //! Owns HTTP to pods, each call bounded in time and bytes. Must not know when to call.
 
@@ -9,7 +9,7 @@ use reqwest::{Client, StatusCode, redirect};
 use serde::Deserialize;
 
 use crate::{
-    plan::{AgentReadiness, Drain, ReadinessReason},
+    plan::{Activity, AgentReadiness, Answer, Drain, DrainQuestion, HOLD_SECONDS, ReadinessReason},
     trust::{LIFECYCLE_SUBJECT, LIFECYCLE_TOKEN_SECONDS, Scope, Signer, TrustError, audience},
 };
 
@@ -90,26 +90,73 @@ impl AgentClient {
 
     /// Asks the server to refuse new work and to end running turns within the grace period.
     pub async fn drain(&self, target: Target<'_>, drain: &Drain, now: Timestamp) -> Result<(), AgentError> {
-        let audience = audience(target.namespace, target.name, target.workspace_uid, &drain.pod_uid);
+        let body = serde_json::json!({ "graceSeconds": drain.grace_seconds });
+        let request = self.drain_request(target, &drain.pod_uid, &drain.ip, &body, now)?;
+        let answer = request.send().await.map_err(AgentError::Unreachable)?;
+        match answer.status() {
+            StatusCode::OK => Ok(()),
+            status => Err(AgentError::Refused { status }),
+        }
+    }
+
+    /// Asks the server to take no more work if it was not used for so long. No answer is an answer too: [`Answer::Unknown`].
+    pub async fn drain_if_idle(&self, target: Target<'_>, question: &DrainQuestion, now: Timestamp) -> Activity {
+        let answer = match self.ask_drain(target, question, now).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                let (reason, error) = (error.reason(), &error as &dyn std::error::Error);
+                tracing::info!(
+                    namespace = target.namespace,
+                    name = target.name,
+                    reason,
+                    error,
+                    "no answer to an idle stop"
+                );
+                Answer::Unknown
+            }
+        };
+        Activity { pod_uid: question.pod_uid.clone(), asked_at: now, answer }
+    }
+
+    async fn ask_drain(
+        &self,
+        target: Target<'_>,
+        question: &DrainQuestion,
+        now: Timestamp,
+    ) -> Result<Answer, AgentError> {
+        let body = serde_json::json!({ "ifIdleSeconds": question.if_idle_seconds, "holdSeconds": HOLD_SECONDS });
+        let request = self.drain_request(target, &question.pod_uid, &question.ip, &body, now)?;
+        let mut answer = request.send().await.map_err(AgentError::Unreachable)?;
+        let status = answer.status();
+        match status {
+            StatusCode::OK => Ok(Answer::Accepted),
+            StatusCode::CONFLICT => {
+                let body = bounded_body(&mut answer).await?;
+                let refused: InUse = serde_json::from_slice(&body).map_err(|_| AgentError::Refused { status })?;
+                let ActivityReport { busy, idle_seconds, busy_seconds } = refused.error.activity;
+                Ok(Answer::InUse { busy, idle_seconds, busy_seconds })
+            }
+            status => Err(AgentError::Refused { status }),
+        }
+    }
+
+    fn drain_request(
+        &self,
+        target: Target<'_>,
+        pod_uid: &str,
+        ip: &str,
+        body: &serde_json::Value,
+        now: Timestamp,
+    ) -> Result<reqwest::RequestBuilder, AgentError> {
+        let audience = audience(target.namespace, target.name, target.workspace_uid, pod_uid);
         let token = self
             .signer
             .keys()
             .ring
             .sign(Scope::Lifecycle, audience, LIFECYCLE_SUBJECT, now, LIFECYCLE_TOKEN_SECONDS)
             .map_err(AgentError::Token)?;
-        let answer = self
-            .http
-            .post(self.url(&drain.ip, "api/v1/drain")?)
-            .bearer_auth(token)
-            .json(&serde_json::json!({ "graceSeconds": drain.grace_seconds }))
-            .timeout(DRAIN_LIMIT)
-            .send()
-            .await
-            .map_err(AgentError::Unreachable)?;
-        match answer.status() {
-            StatusCode::OK => Ok(()),
-            status => Err(AgentError::Refused { status }),
-        }
+        let request = self.http.post(self.url(ip, "api/v1/drain")?).bearer_auth(token).json(body);
+        Ok(request.timeout(DRAIN_LIMIT))
     }
 
     /// Asks `/ready`. No answer is an answer too: [`ReadinessReason::Unreachable`].
@@ -125,13 +172,7 @@ impl AgentClient {
         let request = self.http.get(self.url(ip, "ready")?).timeout(READY_LIMIT);
         let mut answer = request.send().await.map_err(AgentError::Unreachable)?;
         let status = answer.status();
-        let mut body = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(AgentError::Unreachable)? {
-            body.extend_from_slice(&chunk);
-            if body.len() > BODY_BYTES {
-                return Err(AgentError::Refused { status });
-            }
-        }
+        let body = bounded_body(&mut answer).await?;
         let ready: Ready = serde_json::from_slice(&body).map_err(|_| AgentError::Refused { status })?;
         match (status, ready.status.as_str()) {
             (StatusCode::OK, "ok") => Ok((Vec::new(), None)),
@@ -152,6 +193,37 @@ impl AgentClient {
             Err(_) => Err(AgentError::Address(ip.to_owned())),
         }
     }
+}
+
+/// The body of an answer, as long as it is as short as ours are.
+async fn bounded_body(answer: &mut reqwest::Response) -> Result<Vec<u8>, AgentError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(AgentError::Unreachable)? {
+        body.extend_from_slice(&chunk);
+        if body.len() > BODY_BYTES {
+            return Err(AgentError::Refused { status: answer.status() });
+        }
+    }
+    Ok(body)
+}
+
+/// 409 of a drain.
+#[derive(Debug, Deserialize)]
+struct InUse {
+    error: InUseError,
+}
+
+#[derive(Debug, Deserialize)]
+struct InUseError {
+    activity: ActivityReport,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ActivityReport {
+    busy: bool,
+    idle_seconds: i64,
+    busy_seconds: i64,
 }
 
 #[derive(Debug, Deserialize)]

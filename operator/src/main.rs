@@ -9,6 +9,7 @@ use operator::{
     config::ControllerArguments,
     controller::{self, Settings},
     generate,
+    reconcile::LEAST_SPREAD_SECONDS,
     telemetry::{LogFormat, Metrics, start_logs},
     token::{TokenArguments, token},
 };
@@ -78,6 +79,7 @@ async fn run_controller(arguments: ControllerArguments) -> anyhow::Result<()> {
         concurrency: usize::from(arguments.concurrency),
         plan: arguments.plan_config(),
         key_rotation: arguments.key_rotation(),
+        least_spread_seconds: LEAST_SPREAD_SECONDS,
         // Another replica may act by now: nothing in this process may go on, not even for a moment.
         on_lost: || std::process::exit(1),
     };

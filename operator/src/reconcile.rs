@@ -2,6 +2,7 @@
 //!
 //! Owns the order of the steps and what follows from a refused or lost write. Must not know watches, queues or metrics of itself.
 
+mod answers;
 mod memory;
 
 use std::{
@@ -16,19 +17,24 @@ use crate::{
     agent::{AgentClient, Target},
     cluster::{Cluster, ClusterError, Workspace, WorkspaceKey},
     crd::{AgentWorkspaceStatus, StopReason},
-    plan::{self, ChildKind, LookUp, Observed, Plan, Seen, WriteFailure, WriteFailureKind, plan},
+    plan::{self, Answer, ChildKind, LookUp, Observed, Plan, Seen, WriteFailure, WriteFailureKind, plan},
     telemetry::Metrics,
     trust::Signer,
 };
 
+use answers::Answers;
 pub use memory::backoff;
 use memory::{Memory, retry_at};
 
 /// A pass ends when a decision leaves nothing to write. The longest chain is four: a failed pod is recorded, deleted, announced
 /// anew, created; the rest is room for a refused write in between.
 const ROUNDS: usize = 8;
-/// A decision asks at most once for each kind of question, of which there are three.
-const QUESTIONS: usize = 4;
+/// A decision asks at most once for each kind of question, of which there are five.
+const QUESTIONS: usize = 6;
+/// Agents of which nothing is known are asked at no more than 50/s after a start or a handover.
+const FIRST_QUESTIONS_PER_SECOND: usize = 50;
+/// And over a minute at least.
+pub const LEAST_SPREAD_SECONDS: i64 = 60;
 /// After a write conflict the watch brings the newer object within milliseconds, and with it the next pass. Should that get lost:
 const CONFLICT_PAUSE: Duration = Duration::from_secs(5);
 
@@ -96,18 +102,34 @@ pub struct Reconciler {
     config: plan::Config,
     metrics: Arc<Metrics>,
     memories: Mutex<HashMap<WorkspaceKey, (String, Memory)>>,
+    answers: Mutex<Answers>,
+    leading_since: Timestamp,
+    spread_seconds: i64,
 }
 
 impl Reconciler {
-    /// Pods carry the public part of the keys of `signer`.
+    /// Begins to act now, with full caches. Pods carry the public part of the keys of `signer`; the first
+    /// questions to agents are spread over `least_spread_seconds` or more.
     pub fn new(
         cluster: Cluster,
         agent: AgentClient,
         signer: Signer,
         config: plan::Config,
         metrics: Arc<Metrics>,
+        least_spread_seconds: i64,
     ) -> Self {
-        Self { cluster, agent, signer, config, metrics, memories: Mutex::default() }
+        let waves = i64::try_from(cluster.caches().pods.len() / FIRST_QUESTIONS_PER_SECOND).unwrap_or(i64::MAX);
+        Self {
+            cluster,
+            agent,
+            signer,
+            config,
+            metrics,
+            memories: Mutex::default(),
+            answers: Mutex::default(),
+            leading_since: Timestamp::now(),
+            spread_seconds: waves.max(least_spread_seconds),
+        }
     }
 
     /// One pass over one workspace. Never run twice at once for the same key. `observing` is called before each look at the
@@ -184,7 +206,12 @@ impl Reconciler {
         memory.refresh(observed.workspace.generation, pod_uid);
         observed.write_failure = memory.write_failure.as_ref().map(|remembered| remembered.failure.clone());
         observed.agent_readiness.clone_from(&memory.agent_readiness);
+        observed.created_pod.clone_from(&memory.created_pod);
+        observed.activity.clone_from(&memory.activity);
+        observed.leading_since = self.leading_since;
+        observed.spread_seconds = self.spread_seconds;
         for _ in 0..QUESTIONS {
+            observed.idle_stops_paused = self.idle_stops_paused(now);
             let plan = plan(&self.config, observed, now);
             if plan.look_up.is_empty() {
                 return Ok(plan);
@@ -213,6 +240,16 @@ impl Reconciler {
             LookUp::PodEvents { pod_uid } => {
                 observed.pod_events = Some(self.cluster.pod_events(&workspace.key.namespace, pod_uid).await?);
             }
+            LookUp::Node { name } => observed.node = Some(self.cluster.node(name).await?),
+            LookUp::Drain(question) => {
+                let key = &workspace.key;
+                let target = Target { namespace: &key.namespace, name: &key.name, workspace_uid: &workspace.uid };
+                let activity = self.agent.drain_if_idle(target, question, now).await;
+                let answered = activity.answer != Answer::Unknown;
+                self.answers.lock().unwrap_or_else(PoisonError::into_inner).note(answered, now);
+                memory.activity = Some(activity);
+                observed.activity.clone_from(&memory.activity);
+            }
             LookUp::AgentReadiness { pod_uid, ip } => {
                 memory.agent_readiness = Some(self.agent.readiness(pod_uid, ip, now).await);
                 observed.agent_readiness.clone_from(&memory.agent_readiness);
@@ -233,7 +270,7 @@ impl Reconciler {
         let mut step = Step::Settled;
         if let Some(patch) = &plan.status {
             self.cluster.patch_status(workspace, &patch.status).await?;
-            self.count(&observed.workspace.status, &patch.status);
+            self.count(observed, &patch.status);
             step = Step::Moved;
         }
         let children = self.execute_children(workspace, memory, plan, now).await;
@@ -275,16 +312,28 @@ impl Reconciler {
                 Err(ClusterError::AlreadyExists { .. }) => return Ok(Step::PodNameTaken),
                 result => {
                     step = Step::Moved;
-                    written(workspace, memory, ChildKind::Pod, result, now)?;
+                    let created = result.map(|uid| memory.created_pod = uid);
+                    written(workspace, memory, ChildKind::Pod, created, now)?;
                 }
             }
         }
         self.drain(workspace, plan, now).await;
         if let Some(deletion) = &plan.delete_pod {
             self.cluster.delete_pod(key, deletion).await?;
+            memory.created_pod = None;
             step = Step::Moved;
         }
+        if let Some(uid) = &plan.delete_workspace {
+            // The watch says what becomes of it; until then there is nothing to decide.
+            self.cluster.delete_workspace(key, uid).await?;
+        }
         Ok(step)
+    }
+
+    fn idle_stops_paused(&self, now: Timestamp) -> bool {
+        let paused = self.answers.lock().unwrap_or_else(PoisonError::into_inner).paused(now);
+        self.metrics.idle_stops_paused(paused);
+        paused
     }
 
     /// A drain that fails stops nothing: SIGTERM has the same effect a moment later.
@@ -299,11 +348,17 @@ impl Reconciler {
         }
     }
 
-    fn count(&self, old: &AgentWorkspaceStatus, new: &AgentWorkspaceStatus) {
+    fn count(&self, observed: &Observed, new: &AgentWorkspaceStatus) {
+        let old = &observed.workspace.status;
         if let Some(stop) = new.last_stop.as_ref().filter(|stop| old.last_stop.as_ref() != Some(*stop)) {
             self.metrics.stopped(match stop.reason {
                 StopReason::RunPolicy => "RunPolicy",
                 StopReason::Failure => "Failure",
+                StopReason::User => "User",
+                StopReason::Idle => "Idle",
+                StopReason::Schedule => "Schedule",
+                StopReason::MaxRun => "MaxRun",
+                StopReason::Expired => "Expired",
             });
         }
         let ready_after =
@@ -312,6 +367,11 @@ impl Reconciler {
             && let Some(milliseconds) = ready_after(new).and_then(|milliseconds| u64::try_from(milliseconds).ok())
         {
             self.metrics.started(Duration::from_millis(milliseconds));
+            if let (Some(start), Seen::Ours(pod)) = (&new.last_start, &observed.pod) {
+                for (stage, milliseconds) in plan::start_stages(start.requested_at.0, pod) {
+                    self.metrics.start_stage(stage, Duration::from_millis(milliseconds.unsigned_abs()));
+                }
+            }
         }
     }
 

@@ -31,7 +31,7 @@ pub use events::Publisher;
 pub use keys::{Keys, KeysError, StoredKeys};
 pub use leases::Leases;
 pub use observe::Workspace;
-pub use views::Child;
+pub use views::{Child, Wake};
 pub use watches::{Caches, WATCHED};
 pub use workspaces::{RunningPod, running_pod};
 

@@ -7,8 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{Event, PersistentVolumeClaim, Pod, Service},
+    core::v1::{Event, Node, PersistentVolumeClaim, Pod, Service},
     networking::v1::NetworkPolicy,
     storage::v1::StorageClass,
 };
@@ -29,8 +30,8 @@ use super::{
 use crate::{
     crd::AgentWorkspace,
     plan::{
-        ChildKind, Config, ModelService, Observed, PodEvent, Seen, ServiceView, StorageClassView, WorkspaceView,
-        model_service,
+        ChildKind, Config, ModelService, NodeState, Observed, PodEvent, Seen, ServiceView, StorageClassView,
+        WorkspaceView, model_service,
     },
     telemetry::{Kind, Verb},
 };
@@ -113,6 +114,7 @@ impl Cluster {
             pod: cached(&caches.pods, workspace, Proof::Controller),
             storage_class,
             model_service,
+            wake: caches.wakes.get(&workspace.key).and_then(|entry| entry.value.seen(&workspace.uid)),
             ..Observed::alone(view(workspace), token_keys)
         })
     }
@@ -173,6 +175,17 @@ impl Cluster {
         let mut events: Vec<PodEvent> = list.items.into_iter().map(pod_event).collect();
         events.sort_by_key(|event| event.last_seen);
         Ok(events)
+    }
+
+    /// Whether a node is Ready.
+    pub async fn node(&self, name: &str) -> Result<NodeState, ClusterError> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let Some(node) = self.calls.run(Kind::Node, Verb::Get, api.get_opt(name)).await? else {
+            return Ok(NodeState::Gone);
+        };
+        let conditions = node.status.unwrap_or_default().conditions.unwrap_or_default();
+        let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        Ok(if ready { NodeState::Ready } else { NodeState::NotReady })
     }
 
     async fn storage_class(&self, name: &str) -> Result<Option<StorageClassView>, ClusterError> {
@@ -255,6 +268,7 @@ fn view(workspace: &Workspace) -> WorkspaceView {
         namespace: workspace.key.namespace.clone(),
         uid: workspace.uid.clone(),
         generation: object.metadata.generation.unwrap_or_default(),
+        created: object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         deleting: object.metadata.deletion_timestamp.is_some(),
         spec: object.spec.clone(),
         status: object.status.clone().unwrap_or_default(),

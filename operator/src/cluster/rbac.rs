@@ -29,8 +29,10 @@ fn named(mut rule: PolicyRule, name: &str) -> PolicyRule {
 /// user's object is writable but its status (`finalizers` lets the API server accept owner references that block deletion).
 pub fn operator_cluster() -> Vec<PolicyRule> {
     vec![
-        rule(GROUP, "agentworkspaces", &["get", "list", "watch"]),
+        // Deleted when they expire, if their spec says so.
+        rule(GROUP, "agentworkspaces", &["get", "list", "watch", "delete"]),
         rule(GROUP, "agentworkspaces/status", &["patch"]),
+        rule(GROUP, "agentworkspacewakes", &["get", "list", "watch"]),
         rule(GROUP, "agentworkspaces/finalizers", &["update"]),
         rule("", "persistentvolumeclaims", &["get", "list", "watch", "create", "patch"]),
         rule("", "services", &["get", "list", "watch", "create", "patch"]),
@@ -39,6 +41,7 @@ pub fn operator_cluster() -> Vec<PolicyRule> {
         rule("", "events", &["list"]),
         rule("events.k8s.io", "events", &["create", "patch"]),
         rule("storage.k8s.io", "storageclasses", &["get"]),
+        rule("", "nodes", &["get"]),
     ]
 }
 

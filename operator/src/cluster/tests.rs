@@ -357,8 +357,9 @@ fn the_rights_are_those_that_were_reviewed() {
     insta::assert_snapshot!(lines.join("\n"), @r"
     admin: agents.boring.dev/agentworkspaces/connect: create
     edit: agents.boring.dev/agentworkspaces: create update patch delete deletecollection
-    operator-cluster: agents.boring.dev/agentworkspaces: get list watch
+    operator-cluster: agents.boring.dev/agentworkspaces: get list watch delete
     operator-cluster: agents.boring.dev/agentworkspaces/status: patch
+    operator-cluster: agents.boring.dev/agentworkspacewakes: get list watch
     operator-cluster: agents.boring.dev/agentworkspaces/finalizers: update
     operator-cluster: /persistentvolumeclaims: get list watch create patch
     operator-cluster: /services: get list watch create patch
@@ -367,6 +368,7 @@ fn the_rights_are_those_that_were_reviewed() {
     operator-cluster: /events: list
     operator-cluster: events.k8s.io/events: create patch
     operator-cluster: storage.k8s.io/storageclasses: get
+    operator-cluster: /nodes: get
     operator-namespace: /secrets: create
     operator-namespace: /secrets agent-workspace-operator-keys: get update
     operator-namespace: coordination.k8s.io/leases: create

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod, PodCondition},
+    api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod, PodCondition, PodStatus},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{Resource, ResourceExt};
@@ -16,11 +16,11 @@ use super::{
 use crate::{
     crd::{
         ANNOTATION_APPLIED, ANNOTATION_KEYS, ANNOTATION_OWNER_USER, ANNOTATION_REVISION, AgentWorkspace,
-        LABEL_MANAGED_BY, LABEL_WORKSPACE, LABEL_WORKSPACE_UID, MANAGED_BY,
+        AgentWorkspaceWake, AgentWorkspaceWakeSpec, LABEL_MANAGED_BY, LABEL_WORKSPACE, LABEL_WORKSPACE_UID, MANAGED_BY,
     },
     plan::{
-        ClaimPhase, ClaimView, ContainerEnd, ContainerWait, ForeignObject, PodPhase, PodView, Seen, SimpleView,
-        child_labels,
+        ClaimPhase, ClaimView, ContainerEnd, ContainerWait, Disruption, ForeignObject, PodPhase, PodStages, PodView,
+        Seen, SimpleView, WakeView, child_labels,
     },
 };
 
@@ -133,6 +133,29 @@ pub fn same_workspace(old: &AgentWorkspace, new: &AgentWorkspace) -> bool {
         && old.spec == new.spec
 }
 
+/// What requests want, and of which workspace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wake {
+    /// The object without what nobody reads: its owners tell for which workspace it speaks.
+    object: AgentWorkspaceWake,
+}
+
+impl Wake {
+    /// What it says, when it speaks for the workspace with this UID.
+    pub fn seen(&self, workspace_uid: &str) -> Option<WakeView> {
+        let AgentWorkspaceWakeSpec { intent, counter } = self.object.spec;
+        self.object.belongs_to(workspace_uid).then_some(WakeView { intent, counter })
+    }
+}
+
+/// A wake object.
+pub fn wake(mut object: AgentWorkspaceWake) -> Option<(WorkspaceKey, Wake)> {
+    let key = WorkspaceKey { namespace: object.namespace()?, name: object.name_any() };
+    let owner_references = object.metadata.owner_references.take();
+    object.metadata = ObjectMeta { owner_references, ..ObjectMeta::default() };
+    Some((key, Wake { object }))
+}
+
 /// A Service.
 #[expect(clippy::needless_pass_by_value, reason = "all projections have one form")]
 pub fn service<K: Resource<DynamicType = ()>>(object: K) -> Option<(WorkspaceKey, Child<SimpleView>)> {
@@ -226,7 +249,10 @@ pub fn pod(object: Pod) -> Option<(WorkspaceKey, Child<PodView>)> {
         unschedulable: condition("PodScheduled")
             .filter(|condition| condition.status == "False" && condition.reason.as_deref() == Some("Unschedulable"))
             .map(message),
-        disruption: condition("DisruptionTarget").filter(|condition| condition.status == "True").map(message),
+        disruption: condition("DisruptionTarget")
+            .filter(|condition| condition.status == "True")
+            .map(|condition| Disruption { reason: condition.reason.clone(), message: message(condition) }),
+        stages: stages(&status),
         waiting: container.and_then(waiting),
         terminated: container.and_then(terminated),
         reason: status.reason.clone().filter(|_| failed),
@@ -242,6 +268,22 @@ fn has_labels(metadata: &ObjectMeta, workspace: &str) -> bool {
     controller.is_some_and(|owner| {
         child_labels(workspace, &owner.uid).iter().all(|(name, value)| label(labels, name) == Some(value.as_str()))
     })
+}
+
+fn stages(status: &PodStatus) -> PodStages {
+    let reached = |kind: &str| {
+        let mut conditions = status.conditions.iter().flatten();
+        let found = conditions.find(|condition| condition.type_ == kind && condition.status == "True")?;
+        found.last_transition_time.as_ref().map(|time| time.0)
+    };
+    let container = status.container_statuses.iter().flatten().next();
+    PodStages {
+        scheduled: reached("PodScheduled"),
+        network: reached("PodReadyToStartContainers"),
+        container: container
+            .and_then(|container| container.state.as_ref()?.running.as_ref()?.started_at.as_ref())
+            .map(|time| time.0),
+    }
 }
 
 fn message(condition: &PodCondition) -> String {

@@ -1,4 +1,4 @@
-//! The five watches of the controller and their caches.
+//! The six watches of the controller and their caches.
 
 use std::sync::Arc;
 
@@ -14,24 +14,32 @@ use tokio::task::JoinSet;
 
 use super::{
     cache::{Cache, WorkspaceKey},
-    views::{self, Child},
+    views::{self, Child, Wake},
     watch::Watch,
 };
 use crate::{
-    crd::{AgentWorkspace, LABEL_MANAGED_BY, MANAGED_BY},
+    crd::{AgentWorkspace, AgentWorkspaceWake, LABEL_MANAGED_BY, MANAGED_BY},
     plan::{ClaimView, PodView, SimpleView},
     telemetry::{Freshness, Kind, Metrics},
 };
 
 /// Kinds that are watched; readiness waits for all of them.
-pub const WATCHED: [Kind; 5] =
-    [Kind::AgentWorkspace, Kind::PersistentVolumeClaim, Kind::Service, Kind::NetworkPolicy, Kind::Pod];
+pub const WATCHED: [Kind; 6] = [
+    Kind::AgentWorkspace,
+    Kind::AgentWorkspaceWake,
+    Kind::PersistentVolumeClaim,
+    Kind::Service,
+    Kind::NetworkPolicy,
+    Kind::Pod,
+];
 
 /// What the watches brought.
 #[derive(Debug)]
 pub struct Caches {
     /// The workspaces, of all namespaces.
     pub workspaces: Arc<Cache<AgentWorkspace>>,
+    /// Wake objects.
+    pub wakes: Arc<Cache<Wake>>,
     /// Claims with the operator's label.
     pub claims: Arc<Cache<Child<ClaimView>>>,
     /// Services with the operator's label, metadata only.
@@ -46,6 +54,7 @@ impl Default for Caches {
     fn default() -> Self {
         Self {
             workspaces: Arc::new(Cache::new(views::same_workspace)),
+            wakes: Arc::new(Cache::new(|old, new| old == new)),
             claims: Arc::new(Cache::new(|old, new| old == new)),
             services: Arc::new(Cache::new(|old, new| old == new)),
             policies: Arc::new(Cache::new(|old, new| old == new)),
@@ -88,6 +97,7 @@ impl Caches {
             };
         }
         watch!(AgentWorkspace, workspaces, None, DeserializeGuard<AgentWorkspace>, views::workspace);
+        watch!(AgentWorkspaceWake, wakes, None, DeserializeGuard<AgentWorkspaceWake>, views::wake);
         watch!(PersistentVolumeClaim, claims, labels.clone(), DeserializeGuard<PersistentVolumeClaim>, views::claim);
         watch!(Service, services, labels.clone(), PartialObjectMeta<Service>, views::service);
         watch!(NetworkPolicy, policies, labels.clone(), PartialObjectMeta<NetworkPolicy>, views::policy);

@@ -84,13 +84,14 @@ impl Cluster {
         self.calls.run(kind_of(child), Verb::Patch, api.patch(&name, &parameters, &patch)).await
     }
 
-    /// Creates the pod by POST; `AlreadyExists` asks for one live read.
-    pub async fn create_pod(&self, key: &WorkspaceKey, pod: &Pod) -> Result<(), ClusterError> {
+    /// Creates the pod by POST and returns its UID; `AlreadyExists` asks for one live read.
+    pub async fn create_pod(&self, key: &WorkspaceKey, pod: &Pod) -> Result<Option<String>, ClusterError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         let parameters = PostParams { field_manager: Some(POD_MANAGER.to_owned()), ..PostParams::default() };
         let written = self.calls.run(Kind::Pod, Verb::Create, api.create(&parameters, pod)).await?;
+        let uid = written.metadata.uid.clone();
         remember(&self.caches.pods, key, written, views::pod);
-        Ok(())
+        Ok(uid)
     }
 
     /// Deletes the pod with this UID and no other. A pod that is gone already is a success.
@@ -132,6 +133,17 @@ impl Cluster {
         let written = self.calls.run(Kind::Pod, Verb::Patch, call).await?;
         remember(&self.caches.pods, key, written, views::pod);
         Ok(())
+    }
+
+    /// Deletes the workspace with this UID and no other. One that is gone already is a success.
+    pub async fn delete_workspace(&self, key: &WorkspaceKey, uid: &str) -> Result<(), ClusterError> {
+        let api: Api<AgentWorkspace> = Api::namespaced(self.client.clone(), &key.namespace);
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let parameters = DeleteParams::default().preconditions(preconditions);
+        match self.calls.run(Kind::AgentWorkspace, Verb::Delete, api.delete(&key.name, &parameters)).await {
+            Ok(_) | Err(ClusterError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Publishes an event about the workspace; a failure is logged there and goes no further.

@@ -40,11 +40,12 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(15);
 /// Pause between attempts to read the keys at the start.
 const KEYS_RETRY: Duration = Duration::from_secs(2);
 /// Every phase, so that one that empties goes to zero.
-const PHASES: [(Phase, &str); 7] = [
+const PHASES: [(Phase, &str); 8] = [
     (Phase::Pending, "Pending"),
     (Phase::Starting, "Starting"),
     (Phase::Running, "Running"),
     (Phase::Stopping, "Stopping"),
+    (Phase::Sleeping, "Sleeping"),
     (Phase::Stopped, "Stopped"),
     (Phase::Failed, "Failed"),
     (Phase::Terminating, "Terminating"),
@@ -65,6 +66,8 @@ pub struct Settings {
     pub plan: plan::Config,
     /// How often key pairs are replaced.
     pub key_rotation: Times,
+    /// Over how many seconds, at least, agents of which nothing is known are asked after a start or a handover.
+    pub least_spread_seconds: i64,
     /// Called when the Lease is lost; must end the process.
     pub on_lost: fn(),
 }
@@ -162,14 +165,21 @@ pub async fn run(
         let cluster = Cluster::new(client, calls, Arc::clone(&parts.caches), &settings.identity);
         let signer = Signer::new(ring);
         let agent = AgentClient::new(signer.clone()).map_err(ControllerError::AgentClient)?;
-        let (plan, metrics) = (settings.plan.clone(), Arc::clone(&parts.metrics));
-        let reconciler = Arc::new(Reconciler::new(cluster, agent, signer.clone(), plan, Arc::clone(&metrics)));
         if !leads(&parts, leading, &mut watches, &stop).await? {
             return Ok(());
         }
         // Another replica may have led since, and replaced the keys.
         let Some(ring) = keys_at_start(&keys, &parts.freshness, &stop).await? else { return Ok(()) };
         signer.replace(ring);
+        let (plan, metrics) = (settings.plan.clone(), Arc::clone(&parts.metrics));
+        let reconciler = Arc::new(Reconciler::new(
+            cluster,
+            agent,
+            signer.clone(),
+            plan,
+            Arc::clone(&metrics),
+            settings.least_spread_seconds,
+        ));
         let (caches, queue) = (Arc::clone(&parts.caches), Arc::clone(&parts.queue));
         let rotation = Rotation { keys, signer, caches, queue, metrics, times: settings.key_rotation };
         tokio::select! {

@@ -39,6 +39,10 @@ words! {
         AgentReady,
         /// A newer rendering of the pod waits for the next start. Present only when true.
         UpdateAvailable,
+        /// The agent server does not say whether it is in use. Present only when true.
+        ActivityUnknown,
+        /// The workspace expires, or is deleted, within a day. Present only when true.
+        ExpiringSoon,
         /// kstatus: converging. Present only when true.
         Reconciling,
         /// kstatus: does not converge without a person. Present only when true.
@@ -57,6 +61,18 @@ words! {
         Stopping,
         /// No pod, as wanted.
         Stopped,
+        /// No pod, since nobody uses it; the next request starts it.
+        Sleeping,
+        /// A request started it.
+        Woken,
+        /// Nobody used it, so it is put to sleep.
+        StoppedIdle,
+        /// The agent server does not say whether it is in use.
+        ActivityUnknown,
+        /// It expires, or is deleted, within a day.
+        ExpiringSoon,
+        /// It has expired and is deleted.
+        Expired,
         /// The workspace is being deleted.
         Terminating,
         /// The pod ran and is not Ready now.
@@ -77,6 +93,12 @@ words! {
         OutOfMemory,
         /// The pod was taken away by its node or by the scheduler.
         NodeDrain,
+        /// The pod had to give way to one of higher priority.
+        Preempted,
+        /// The pod was Ready and did not become so again.
+        AgentUnresponsive,
+        /// The pod's node is not ready or gone, and so the pod does not end.
+        NodeLost,
         /// The pod was deleted by somebody else.
         PodDeleted,
         /// The pod should have been gone by now: its node does not report its end, or a finalizer holds it.

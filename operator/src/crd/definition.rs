@@ -97,6 +97,21 @@ pub const fn spec_rules() -> &'static [Rule] {
             message: "names that begin with BORING_AGENT_, LD_, KUBERNETES_ or GIT_CONFIG_, end in _PROXY, or are ANTHROPIC_API_KEY_FILE belong to the operator",
         },
         Rule {
+            path: &["spec", "lifecycle"],
+            rule: "!has(self.idleTimeoutSeconds) || self.idleTimeoutSeconds == 0 || self.idleTimeoutSeconds >= 60",
+            message: "spec.lifecycle.idleTimeoutSeconds must be 0 (never) or at least 60",
+        },
+        Rule {
+            path: &["spec", "lifecycle"],
+            rule: "!has(self.idleTimeoutSeconds) || !has(self.maxBusySeconds) || self.maxBusySeconds >= self.idleTimeoutSeconds",
+            message: "spec.lifecycle.maxBusySeconds must be at least idleTimeoutSeconds",
+        },
+        Rule {
+            path: &["spec", "lifecycle", "schedules", "[]"],
+            rule: "has(self.start) || has(self.stop)",
+            message: "a schedule has start, stop or both",
+        },
+        Rule {
             path: &["spec", "scheduling"],
             rule: "!has(self.priorityClassName) || !self.priorityClassName.startsWith('system-')",
             message: "priority classes of the cluster itself (system-…) are not permitted",

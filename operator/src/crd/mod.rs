@@ -5,6 +5,7 @@
 
 mod conditions;
 mod definition;
+mod lifecycle;
 mod quantity;
 mod spec;
 mod status;
@@ -13,12 +14,12 @@ mod workspace;
 
 pub use conditions::{ConditionType, Reason};
 pub use definition::{Rule, agent_workspace_definition, agent_workspace_wake_definition, root_rules, spec_rules};
+pub use lifecycle::{ExpirePolicy, FailurePolicy, Lifecycle, RunPolicy, Schedule, StartOnCreate};
 pub use quantity::{QUANTITY_MAX_LENGTH, QUANTITY_PATTERN};
 pub use spec::{
     Access, AccessMode, Agent, Credential, CredentialPurpose, EnvironmentVariable, EphemeralStorage, Exposure,
-    FailurePolicy, ImagePullPolicy, Lifecycle, Model, ModelProvider, Owner, PodMetadata, Resources, Retention,
-    RunPolicy, Sandbox, SandboxMode, Scheduling, SecretKeyReference, Storage, Toleration, TolerationEffect,
-    TolerationOperator, WhenDeleted,
+    ImagePullPolicy, Model, ModelProvider, Owner, PodMetadata, Resources, Retention, Sandbox, SandboxMode, Scheduling,
+    SecretKeyReference, Storage, Toleration, TolerationEffect, TolerationOperator, WhenDeleted,
 };
 pub use status::{
     AgentWorkspaceStatus, LastStart, LastStop, LastTermination, Phase, PodReference, StartReason, StopActor,

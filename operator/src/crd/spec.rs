@@ -11,15 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use super::quantity;
 
-/// Whether the workspace runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum RunPolicy {
-    /// The workspace runs until this field says otherwise.
-    Always,
-    /// The workspace has no pod; files and history stay.
-    Stopped,
-}
-
 /// Who may connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -241,32 +232,6 @@ pub struct EphemeralStorage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "quantity::quantity")]
     pub size_limit: Option<Quantity>,
-}
-
-/// Time limits and the answer to failures.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Lifecycle {
-    /// Seconds a start may take before it is reported as stalled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 10, max = 86400))]
-    pub start_timeout_seconds: Option<i32>,
-    /// Seconds that running turns and commands get at a stop.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 10, max = 3600))]
-    pub stop_grace_period_seconds: Option<i32>,
-    /// What happens when the pod fails.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure_policy: Option<FailurePolicy>,
-}
-
-/// What happens when the pod fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum FailurePolicy {
-    /// It is created again, after a pause that grows from 5 seconds to 5 minutes.
-    Recreate,
-    /// It stays, and the workspace is in phase Failed until it is stopped or changed.
-    Ignore,
 }
 
 /// Where the pod may run.

@@ -27,6 +27,18 @@ pub struct AgentWorkspaceStatus {
     /// When the pod became Ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
+    /// The workspace was not used after this time. Known since the last idle stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_activity_time: Option<Time>,
+    /// The last time of a schedule that was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_schedule_slot: Option<Time>,
+    /// When a schedule starts it next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_scheduled_start: Option<Time>,
+    /// When a schedule puts it to sleep next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_scheduled_stop: Option<Time>,
     /// The last start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_start: Option<LastStart>,
@@ -64,6 +76,8 @@ pub enum Phase {
     Running,
     /// A stop was decided and the pod is still there.
     Stopping,
+    /// No pod, since nobody uses it; the next request starts it.
+    Sleeping,
     /// No pod, as wanted.
     Stopped,
     /// The pod failed, and it is not created again.
@@ -120,6 +134,10 @@ pub struct LastStart {
     /// Milliseconds until the pod was Ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_after_milliseconds: Option<i64>,
+    /// UID of the pod that was there when the start was decided, and has to be gone first.
+    #[serde(default, rename = "replacesPodUID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub replaces_pod_uid: Option<String>,
     /// Failed pods in a row; sets the pause before the next one. Back to 0 after 10 healthy minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<i32>,
@@ -130,10 +148,18 @@ pub struct LastStart {
 pub enum StartReason {
     /// `runPolicy` says so.
     RunPolicy,
+    /// A request.
+    Wake,
+    /// A schedule.
+    Schedule,
+    /// The workspace is new.
+    Created,
     /// The pod before failed.
     Failure,
     /// The pod before was taken away by its node or by the scheduler.
     NodeDrain,
+    /// The pod before had to give way to one of higher priority.
+    Preempted,
     /// The pod before was deleted by somebody else.
     PodDeleted,
 }
@@ -157,6 +183,16 @@ pub enum StopReason {
     RunPolicy,
     /// The spec became one that cannot be used.
     Failure,
+    /// An explicit stop.
+    User,
+    /// Nobody used it.
+    Idle,
+    /// A schedule.
+    Schedule,
+    /// `lifecycle.maxRunSeconds` is over.
+    MaxRun,
+    /// `lifecycle.expiresAt` has passed.
+    Expired,
 }
 
 /// Who wanted a stop.

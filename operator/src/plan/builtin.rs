@@ -6,6 +6,12 @@ pub const STORAGE_SIZE: &str = "10Gi";
 pub const EPHEMERAL_SIZE_LIMIT: &str = "10Gi";
 /// `spec.lifecycle.startTimeoutSeconds`: a large image on a new node is there in ten minutes.
 pub const START_TIMEOUT_SECONDS: i32 = 600;
+/// `spec.lifecycle.idleTimeoutSeconds`.
+pub const IDLE_TIMEOUT_SECONDS: i32 = 1800;
+/// `spec.lifecycle.maxBusySeconds`, raised to the idle timeout that holds.
+pub const MAX_BUSY_SECONDS: i32 = 14_400;
+/// `spec.lifecycle.unhealthyTimeoutSeconds`.
+pub const UNHEALTHY_TIMEOUT_SECONDS: i32 = 300;
 /// `spec.lifecycle.stopGracePeriodSeconds`.
 pub const STOP_GRACE_PERIOD_SECONDS: i32 = 60;
 /// `spec.resources.requests`, each lowered to the limit that holds. A server that idles needs less than a tenth of it.
@@ -39,6 +45,15 @@ pub const EFFECTIVE: &[(&str, &str)] = &[
     ("spec.storage.accessMode", "ReadWriteOnce"),
     ("spec.storage.retention.whenDeleted", "Retain"),
     ("spec.storage.ephemeral.sizeLimit", EPHEMERAL_SIZE_LIMIT),
+    ("spec.lifecycle.idleTimeoutSeconds", "1800"),
+    ("spec.lifecycle.maxBusySeconds", "14400, or idleTimeoutSeconds when that is more"),
+    ("spec.lifecycle.schedules", "none"),
+    ("spec.lifecycle.startOnCreate", "Always"),
+    ("spec.lifecycle.maxRunSeconds", "no limit"),
+    ("spec.lifecycle.expiresAt", "never"),
+    ("spec.lifecycle.expirePolicy", "Stop"),
+    ("spec.lifecycle.ttlSecondsAfterStopped", "never"),
+    ("spec.lifecycle.unhealthyTimeoutSeconds", "300"),
     ("spec.lifecycle.startTimeoutSeconds", "600"),
     ("spec.lifecycle.stopGracePeriodSeconds", "60"),
     ("spec.lifecycle.failurePolicy", "Recreate"),

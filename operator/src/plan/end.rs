@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::crd::{LastTermination, Reason, StartReason};
 
-use super::{PodPhase, PodView, cause::quote};
+use super::{Disruption, PodPhase, PodView, cause::quote};
 
 /// Exit code of the server for a configuration that does not validate (docs/contract.md).
 const EXIT_CONFIG: i32 = 78;
@@ -36,26 +36,50 @@ impl End {
     /// The pod is being deleted, and not by us.
     pub fn taken_away(pod: &PodView) -> Self {
         match &pod.disruption {
-            Some(message) => Self::disrupted(pod, message),
+            Some(disruption) => Self::disrupted(pod, disruption),
             None => Self::vanished(Some(pod.uid.clone())),
         }
     }
 
-    fn disrupted(pod: &PodView, message: &str) -> Self {
+    fn disrupted(pod: &PodView, disruption: &Disruption) -> Self {
+        let preempted = disruption.reason.as_deref().is_some_and(|reason| reason.starts_with("Preemption"));
+        let (start, reason, what) = if preempted {
+            (StartReason::Preempted, Reason::Preempted, "the pod had to give way to one of higher priority")
+        } else {
+            (StartReason::NodeDrain, Reason::NodeDrain, "the pod was taken away from its node")
+        };
         Self {
             pod_uid: Some(pod.uid.clone()),
-            word: pod.reason.clone().unwrap_or_else(|| "DisruptionTarget".to_owned()),
+            word: pod
+                .reason
+                .clone()
+                .or_else(|| disruption.reason.clone())
+                .unwrap_or_else(|| "DisruptionTarget".to_owned()),
             exit_code: pod.terminated.as_ref().map(|end| end.exit_code),
-            start: StartReason::NodeDrain,
-            reason: Reason::NodeDrain,
-            message: format!("the pod was taken away from its node, it is created again: {}", quote(message)),
+            start,
+            reason,
+            message: format!("{what}, it is created again: {}", quote(&disruption.message)),
+        }
+    }
+
+    /// It was Ready, is not any more, and does not become so.
+    pub fn unresponsive(pod: &PodView, seconds: i64, why: &str) -> Self {
+        Self {
+            pod_uid: Some(pod.uid.clone()),
+            word: "AgentUnresponsive".to_owned(),
+            exit_code: None,
+            start: StartReason::Failure,
+            reason: Reason::AgentUnresponsive,
+            message: format!(
+                "the pod was not ready for {seconds} s (spec.lifecycle.unhealthyTimeoutSeconds), it is created again: {why}"
+            ),
         }
     }
 
     /// The pod ended by itself.
     pub fn of(pod: &PodView) -> Self {
-        if let Some(message) = &pod.disruption {
-            return Self::disrupted(pod, message);
+        if let Some(disruption) = &pod.disruption {
+            return Self::disrupted(pod, disruption);
         }
         let terminated = pod.terminated.as_ref();
         let exit_code = terminated.map(|end| end.exit_code);

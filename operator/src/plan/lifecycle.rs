@@ -7,17 +7,18 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::crd::{
-    AgentWorkspaceStatus, ConditionType, LastStart, LastStop, Phase, Reason, StartReason, StopActor, StopReason,
-};
+use crate::crd::{AgentWorkspaceStatus, ConditionType, LastStart, Phase, Reason, RunPolicy, StartReason};
 
 use super::{
-    ChildKind, Config, Drain, EventKind, EventToPublish, LookUp, Observed, Plan, PodDeletion, PodMetadataPatch,
-    PodPhase, PodView, Seen, Valid, WriteFailureKind, children,
+    ChildKind, Config, EventKind, EventToPublish, LookUp, Observed, Plan, PodDeletion, PodMetadataPatch, PodPhase,
+    PodView, Seen, Valid, WriteFailureKind, children,
     endpoint::{Endpoint, ModelPods},
-    ownership, running,
-    starting::{self, Overdue},
-    status::{Draft, Progress, Truth, after, micros},
+    life::{Life, run_policy},
+    ownership,
+    run_state::{self, Run, Step, Wanted},
+    running, starting,
+    status::{Draft, Progress, Truth, after, micros, seconds},
+    stopping::off,
     storage,
     valid::{self, Invalid},
 };
@@ -35,6 +36,7 @@ pub(super) struct Situation<'a> {
     pub now: Timestamp,
     /// Hash of the pod that would be created now.
     pub revision: String,
+    pub run: &'a Run,
 }
 
 impl<'a> Situation<'a> {
@@ -43,7 +45,7 @@ impl<'a> Situation<'a> {
     }
 
     pub fn draft(&self) -> Draft<'a> {
-        draft(self.config, self.observed, self.now)
+        begin(self.config, self.observed, Some(self.run), self.now)
     }
 
     /// The pods of a model server inside the cluster. `Err`: there is one, and no way to it can be opened.
@@ -78,11 +80,12 @@ pub(super) fn decide(config: &Config, observed: &Observed, now: Timestamp) -> Pl
     if observed.own_write_pending {
         return Plan { requeue_at: Some(after(now, CACHE_LAG_SECONDS)), ..Plan::default() };
     }
-    let valid = Valid::parse(config, &observed.workspace);
-    let plan = match (valid::wants_to_run(&observed.workspace.spec), valid) {
-        (false, valid) => off(config, observed, valid.as_ref().ok(), now),
-        (true, Ok(valid)) => on(config, &valid, observed, now),
-        (true, Err(invalid)) => blocked(config, observed, &invalid, now),
+    let plan = match Life::parse(&observed.workspace.spec) {
+        Ok(life) => decide_life(config, &life, observed, now),
+        Err(invalid) => match run_policy(&observed.workspace.spec) {
+            RunPolicy::Stopped => decide_life(config, &Life::stopped(), observed, now),
+            RunPolicy::Always | RunPolicy::OnDemand => blocked(config, observed, &invalid, now),
+        },
     };
     with_pod_metadata(status_first(plan), observed)
 }
@@ -105,6 +108,33 @@ fn with_pod_metadata(plan: Plan, observed: &Observed) -> Plan {
     Plan { pod_metadata: Some(patch), ..plan }
 }
 
+fn decide_life(config: &Config, life: &Life, observed: &Observed, now: Timestamp) -> Plan {
+    let run = match run_state::step(life, observed, now) {
+        Step::Run(run) => run,
+        Step::Ask(question) => return Plan { look_up: vec![question], ..Plan::default() },
+    };
+    let valid = Valid::parse(config, &observed.workspace);
+    let mut plan = match (run.wanted, valid) {
+        (Wanted::Deleted, _) => return deleted(observed),
+        (Wanted::Off { stop, rest }, valid) => {
+            off(config, observed, valid.as_ref().ok(), life, &run, (stop, rest), now)
+        }
+        (Wanted::On(_), Ok(valid)) => on(config, &valid, observed, &run, now),
+        (Wanted::On(_), Err(invalid)) => blocked(config, observed, &invalid, now),
+    };
+    if plan.look_up.is_empty() {
+        plan.requeue_at = plan.requeue_at.into_iter().chain(run.again).min();
+    }
+    plan
+}
+
+/// Its time is over: the object goes, and with it what it owns.
+fn deleted(observed: &Observed) -> Plan {
+    let note = "the workspace has expired and is deleted (spec.lifecycle.expiresAt, ttlSecondsAfterStopped)".to_owned();
+    let event = EventToPublish { kind: EventKind::Normal, reason: Reason::Expired, action: "Delete", note };
+    Plan { delete_workspace: Some(observed.workspace.uid.clone()), events: vec![event], ..Plan::default() }
+}
+
 /// A status that is written makes the cache old: pods are made and taken by the decision after it.
 fn status_first(plan: Plan) -> Plan {
     match plan.status {
@@ -113,10 +143,38 @@ fn status_first(plan: Plan) -> Plan {
     }
 }
 
-fn draft<'a>(config: &Config, observed: &'a Observed, now: Timestamp) -> Draft<'a> {
+/// Begins a status. With `run`, what it says of the run state is written too; a blocked workspace leaves its slots for later.
+pub(super) fn begin<'a>(config: &Config, observed: &'a Observed, run: Option<&Run>, now: Timestamp) -> Draft<'a> {
     let workspace = &observed.workspace;
     let mut draft = Draft::new(&workspace.status, workspace.generation, now);
     draft.new.url = config.workspace_url(&workspace.namespace, &workspace.name);
+    let Some(run) = run else { return draft };
+    if draft.new.settled_transition.is_none() {
+        draft.new.settled_transition = run.first_settled;
+    }
+    if let Some(slot) = run.slot {
+        draft.new.last_schedule_slot = Some(seconds(slot));
+    }
+    draft.new.next_scheduled_start = run.next_slots.0.map(seconds);
+    draft.new.next_scheduled_stop = run.next_slots.1.map(seconds);
+    match run.silent_since {
+        Some(_) => draft.set(
+            ConditionType::ActivityUnknown,
+            Truth::True,
+            Reason::ActivityUnknown,
+            "the agent server does not say whether it is in use; it counts as busy, up to spec.lifecycle.maxBusySeconds",
+        ),
+        None => draft.remove(ConditionType::ActivityUnknown),
+    }
+    match run.ends_at {
+        Some(end) => draft.set(
+            ConditionType::ExpiringSoon,
+            Truth::True,
+            Reason::ExpiringSoon,
+            format!("the workspace ends at {end} (spec.lifecycle.expiresAt, ttlSecondsAfterStopped)"),
+        ),
+        None => draft.remove(ConditionType::ExpiringSoon),
+    }
     draft
 }
 
@@ -128,7 +186,7 @@ pub(super) fn close(draft: Draft<'_>, plan: Plan) -> Plan {
 
 /// Owner references do the work; the status only says so, for as long as somebody holds the object back.
 fn terminating(config: &Config, observed: &Observed, now: Timestamp) -> Plan {
-    let mut draft = draft(config, observed, now);
+    let mut draft = begin(config, observed, None, now);
     draft.new.phase = Some(Phase::Terminating);
     draft.new.pod = None;
     let message = "the workspace is being deleted";
@@ -137,7 +195,7 @@ fn terminating(config: &Config, observed: &Observed, now: Timestamp) -> Plan {
     close(draft, Plan::default())
 }
 
-fn on(config: &Config, valid: &Valid, observed: &Observed, now: Timestamp) -> Plan {
+fn on(config: &Config, valid: &Valid, observed: &Observed, run: &Run, now: Timestamp) -> Plan {
     let unconfirmed = unconfirmed(valid, observed);
     if !unconfirmed.is_empty() {
         return Plan { look_up: vec![LookUp::Live(unconfirmed)], ..Plan::default() };
@@ -152,10 +210,11 @@ fn on(config: &Config, valid: &Valid, observed: &Observed, now: Timestamp) -> Pl
         }
     }
     let revision = super::children::revision(valid);
-    let situation = Situation { config, valid, observed, now, revision };
+    let situation = Situation { config, valid, observed, now, revision, run };
     let mut plan = match &observed.pod {
         Seen::Ours(pod) if pod.deleting => starting::pod_ending(&situation, pod),
         Seen::Ours(pod) if ended(pod) => starting::pod_ended(&situation, pod),
+        Seen::Ours(pod) if starting::is_replaced(&situation, pod) => starting::pod_replaced(&situation, pod),
         Seen::Ours(pod) if pod.ready => running::pod_ready(&situation, pod),
         Seen::Ours(pod) => starting::pod_not_ready(&situation, pod),
         Seen::Missing | Seen::Unconfirmed | Seen::Foreign(_) => starting::no_pod(&situation),
@@ -196,7 +255,7 @@ fn reattached(plan: &Plan, valid: &Valid, observed: &Observed) -> Option<EventTo
 fn unconfirmed(valid: &Valid, observed: &Observed) -> Vec<ChildKind> {
     let persistent = matches!(valid.storage, valid::Storage::Persistent { .. });
     // A pod that was Running and is not in the cache may only have lost its label.
-    let announced = observed.workspace.status.phase == Some(Phase::Starting);
+    let announced = observed.workspace.status.phase == Some(Phase::Starting) && starting::lost_pod(observed).is_none();
     let mut kinds = Vec::new();
     if persistent && observed.claim == Seen::Unconfirmed {
         kinds.push(ChildKind::Claim);
@@ -220,7 +279,7 @@ pub(super) fn ended(pod: &PodView) -> bool {
 
 /// Children of a former workspace of this name are being collected.
 fn waiting(config: &Config, observed: &Observed, message: &str, now: Timestamp) -> Plan {
-    let mut draft = draft(config, observed, now);
+    let mut draft = begin(config, observed, None, now);
     draft.new.phase = Some(Phase::Pending);
     draft.not_ready(Reason::Pending, message);
     draft.progress(Progress::Converging(Reason::Pending, message.to_owned()));
@@ -229,7 +288,7 @@ fn waiting(config: &Config, observed: &Observed, message: &str, now: Timestamp) 
 
 /// The spec cannot be carried out, or a name is taken. A pod that runs goes on; none is created or replaced.
 fn blocked(config: &Config, observed: &Observed, why: &Invalid, now: Timestamp) -> Plan {
-    let mut draft = draft(config, observed, now);
+    let mut draft = begin(config, observed, None, now);
     let living = match &observed.pod {
         Seen::Ours(pod) if !pod.deleting && !ended(pod) => Some(pod),
         _ => None,
@@ -249,76 +308,6 @@ fn blocked(config: &Config, observed: &Observed, why: &Invalid, now: Timestamp) 
     close(draft, Plan::default())
 }
 
-/// The workspace is to have no pod.
-fn off(config: &Config, observed: &Observed, valid: Option<&Valid>, now: Timestamp) -> Plan {
-    let mut draft = draft(config, observed, now);
-    let mut plan = Plan::default();
-    match &observed.pod {
-        Seen::Ours(pod) => {
-            let message = "spec.runPolicy is Stopped; the pod is being stopped";
-            if draft.new.phase == Some(Phase::Stopping) {
-                if !pod.deleting {
-                    plan.drain = drain(valid, pod);
-                    plan.delete_pod = Some(PodDeletion {
-                        name: valid::agent_name(&observed.workspace.name),
-                        uid: pod.uid.clone(),
-                        grace_seconds: None,
-                    });
-                }
-            } else {
-                draft.new.phase = Some(Phase::Stopping);
-                draft.new.last_stop =
-                    Some(LastStop { at: draft.time(), reason: StopReason::RunPolicy, by: StopActor::User });
-            }
-            draft.new.pod = None;
-            match starting::overdue(pod, now) {
-                Overdue::Since(message) => {
-                    draft.not_ready(Reason::PodTerminating, &message);
-                    draft.progress(Progress::Stalled(Reason::PodTerminating, message));
-                }
-                Overdue::From(time) => {
-                    plan.requeue_at = time;
-                    draft.not_ready(Reason::Stopping, message);
-                    draft.progress(Progress::Converging(Reason::Stopping, message.to_owned()));
-                }
-            }
-        }
-        Seen::Missing | Seen::Unconfirmed | Seen::Foreign(_) => stopped(&mut draft),
-    }
-    if let Some(valid) = valid {
-        storage::while_off(&mut draft, valid, observed);
-        // Whether the claim outlives the workspace may be changed at any time; nothing is created while off.
-        if let Some(claim) = storage::changed_claim(valid, observed)
-            && observed.write_failure.as_ref().is_none_or(|failure| failure.retry_at <= now)
-        {
-            plan.apply.push(claim);
-        }
-    }
-    close(draft, plan)
-}
-
-fn stopped(draft: &mut Draft<'_>) {
-    let message = "spec.runPolicy is Stopped; set it to Always to start";
-    draft.new.phase = Some(Phase::Stopped);
-    draft.new.pod = None;
-    draft.new.started_at = None;
-    draft.set(ConditionType::Ready, Truth::True, Reason::Stopped, message);
-    draft.set(ConditionType::Running, Truth::False, Reason::Stopped, message);
-    for kind in [ConditionType::SandboxReady, ConditionType::AgentReady] {
-        draft.set(kind, Truth::Unknown, Reason::Stopped, "known while the workspace runs");
-    }
-    draft.remove(ConditionType::UpdateAvailable);
-    draft.progress(Progress::Settled);
-}
-
-/// A server that never answered, or has ended, needs no drain.
-fn drain(valid: Option<&Valid>, pod: &PodView) -> Option<Drain> {
-    // The server keeps 5 seconds of the grace period for itself (docs/contract.md).
-    let grace_seconds = valid.map_or(0, |valid| valid.stop_grace_period_seconds.saturating_sub(5));
-    let ip = pod.ip.clone().filter(|_| pod.ready)?;
-    Some(Drain { pod_uid: pod.uid.clone(), ip, grace_seconds })
-}
-
 /// Announces a start. Conditions of the start itself are set by the caller.
 pub(super) fn announce_start(
     draft: &mut Draft<'_>,
@@ -330,7 +319,16 @@ pub(super) fn announce_start(
     draft.new.pod = None;
     draft.new.started_at = None;
     draft.new.rendered_revision = Some(situation.revision.clone());
-    draft.new.last_start =
-        Some(LastStart { requested_at: micros(situation.now), reason, ready_after_milliseconds: None, failures });
+    draft.new.last_start = Some(LastStart {
+        requested_at: micros(situation.now),
+        reason,
+        ready_after_milliseconds: None,
+        failures,
+        replaces_pod_uid: match &situation.observed.pod {
+            Seen::Ours(pod) => Some(pod.uid.clone()),
+            Seen::Missing | Seen::Unconfirmed | Seen::Foreign(_) => None,
+        },
+    });
+    draft.new.settled_transition = situation.run.settled;
     draft.remove(ConditionType::UpdateAvailable);
 }

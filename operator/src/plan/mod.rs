@@ -3,34 +3,46 @@
 //! [`plan`] turns what was observed into one comparable [`Plan`]; `cluster` carries it out and decides nothing. Depends on
 //! `crd` alone.
 
+mod activity;
 mod builtin;
 mod cause;
 mod children;
 mod config;
 mod end;
+mod ending;
 mod endpoint;
+mod life;
 mod lifecycle;
 mod observed;
 mod outcome;
 mod ownership;
+mod pod_view;
 mod quantity;
+mod run_state;
 mod running;
+mod schedule;
+mod stages;
 mod starting;
 mod status;
+mod stopping;
 mod storage;
 mod valid;
 
+pub use activity::{Activity, Answer, HOLD_SECONDS};
 pub use builtin::EFFECTIVE;
 pub use children::{HTTP_PORT, METRICS_PORT, labels as child_labels};
 pub use config::{ClusterDns, Config, LabelSelectorText, Peer};
 pub use endpoint::{ModelService, ServiceView, model_service};
 pub use observed::{
-    AgentReadiness, ClaimPhase, ClaimView, ContainerEnd, ContainerWait, ForeignObject, Observed, PodEvent, PodPhase,
-    PodView, ReadinessReason, Seen, SimpleView, StorageClassView, WorkspaceView, WriteFailure, WriteFailureKind,
+    AgentReadiness, ClaimPhase, ClaimView, ForeignObject, NodeState, Observed, ReadinessReason, Seen, SimpleView,
+    StorageClassView, WakeView, WorkspaceView, WriteFailure, WriteFailureKind,
 };
 pub use outcome::{
-    Child, ChildKind, Drain, EventKind, EventToPublish, LookUp, Plan, PodDeletion, PodMetadataPatch, StatusPatch,
+    Child, ChildKind, Drain, DrainQuestion, EventKind, EventToPublish, LookUp, Plan, PodDeletion, PodMetadataPatch,
+    StatusPatch,
 };
+pub use pod_view::{ContainerEnd, ContainerWait, Disruption, PodEvent, PodPhase, PodStages, PodView};
+pub use stages::start_stages;
 pub use valid::{Invalid, Storage, Valid, agent_name, claim_name};
 
 use jiff::Timestamp;

@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 
-use crate::crd::{AgentWorkspaceSpec, AgentWorkspaceStatus, Reason};
+use crate::crd::{AgentWorkspaceSpec, AgentWorkspaceStatus, Intent, Reason};
 
-use super::{ChildKind, ModelService};
+use super::{Activity, ChildKind, ModelService, PodEvent, PodView};
 
 /// Everything a decision about one workspace depends on.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +35,20 @@ pub struct Observed {
     pub agent_readiness: Option<AgentReadiness>,
     /// The JWKS that pods must carry in their annotation.
     pub token_keys: String,
+    /// What requests want; `None` when there is no wake object.
+    pub wake: Option<WakeView>,
+    /// The pod that this process created for the present start; `None` after its end was recorded, and after a restart.
+    pub created_pod: Option<String>,
+    /// The node of a pod that does not end; `None` when it was not asked for, see [`super::LookUp::Node`].
+    pub node: Option<NodeState>,
+    /// The agent's last answer to the question of an idle stop, kept in memory for the pod's life.
+    pub activity: Option<Activity>,
+    /// Too many agents do not answer: none is put to sleep for now.
+    pub idle_stops_paused: bool,
+    /// When this process began to act; what happened before is not in its memory.
+    pub leading_since: Timestamp,
+    /// Over how long the first questions after that are spread.
+    pub spread_seconds: i64,
 }
 
 /// The workspace.
@@ -48,6 +62,8 @@ pub struct WorkspaceView {
     pub uid: String,
     /// `metadata.generation`.
     pub generation: i64,
+    /// `metadata.creationTimestamp`.
+    pub created: Timestamp,
     /// It has a deletionTimestamp.
     pub deleting: bool,
     /// Its spec.
@@ -64,6 +80,7 @@ impl WorkspaceView {
             namespace: namespace.to_owned(),
             uid: uid.to_owned(),
             generation: 1,
+            created: Timestamp::UNIX_EPOCH,
             deleting: false,
             spec,
             status: AgentWorkspaceStatus::default(),
@@ -88,6 +105,13 @@ impl Observed {
             pod_events: None,
             agent_readiness: None,
             token_keys,
+            wake: None,
+            created_pod: None,
+            node: None,
+            activity: None,
+            idle_stops_paused: false,
+            leading_since: Timestamp::UNIX_EPOCH,
+            spread_seconds: 0,
         }
     }
 }
@@ -179,98 +203,24 @@ pub struct StorageClassView {
     pub waits_for_consumer: bool,
 }
 
-/// The pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodView {
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.creationTimestamp`.
-    pub created: Timestamp,
-    /// It has a deletionTimestamp.
-    pub deleting: bool,
-    /// That time: when it should be gone, its grace period included.
-    pub gone_by: Option<Timestamp>,
-    /// Annotation `agents.boring.dev/revision`.
-    pub revision: Option<String>,
-    /// Annotation `agents.boring.dev/keys`.
-    pub keys: Option<String>,
-    /// It has the labels that its Service, its policy and the operator's caches select it by.
-    pub labelled: bool,
-    /// `status.phase`.
-    pub phase: PodPhase,
-    /// Condition Ready is True.
-    pub ready: bool,
-    /// Last transition of condition Ready.
-    pub ready_since: Option<Timestamp>,
-    /// `spec.nodeName`.
-    pub node_name: Option<String>,
-    /// `status.podIP`.
-    pub ip: Option<String>,
-    /// Message of condition PodScheduled when it is False with reason Unschedulable.
-    pub unschedulable: Option<String>,
-    /// Message of condition DisruptionTarget when it is True.
-    pub disruption: Option<String>,
-    /// `state.waiting` of the agent's container.
-    pub waiting: Option<ContainerWait>,
-    /// `state.terminated` of the agent's container.
-    pub terminated: Option<ContainerEnd>,
-    /// `status.reason` (for example `Evicted`) of a failed pod.
-    pub reason: Option<String>,
-    /// `status.message` of a failed pod.
-    pub message: Option<String>,
-}
-
-impl PodView {
-    /// It is not over and nobody asked for its deletion.
-    pub const fn lives(&self) -> bool {
-        !self.deleting && matches!(self.phase, PodPhase::Pending | PodPhase::Running)
-    }
-}
-
-/// `status.phase` of a pod; `Unknown` counts as Running.
+/// A node that a pod was on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PodPhase {
-    /// Not all containers were started.
-    Pending,
-    /// Started.
-    Running,
-    /// The container ended with code 0.
-    Succeeded,
-    /// The container ended with another code, or the pod was evicted.
-    Failed,
+pub enum NodeState {
+    /// Its kubelet reports.
+    Ready,
+    /// Its kubelet does not report, or reports trouble.
+    NotReady,
+    /// There is no such node any more.
+    Gone,
 }
 
-/// Why a container waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContainerWait {
-    /// For example `ImagePullBackOff`.
-    pub reason: String,
-    /// The kubelet's sentence.
-    pub message: Option<String>,
-}
-
-/// How a container ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContainerEnd {
-    /// For example `OOMKilled`, `Error`, `Completed`.
-    pub reason: Option<String>,
-    /// Exit code.
-    pub exit_code: i32,
-    /// The last output of the container (`terminationMessagePolicy: FallbackToLogsOnError`).
-    pub message: Option<String>,
-    /// When it ended.
-    pub finished: Option<Timestamp>,
-}
-
-/// An event about the pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodEvent {
-    /// For example `FailedMount`.
-    pub reason: String,
-    /// Its sentence.
-    pub message: String,
-    /// Last time it happened.
-    pub last_seen: Option<Timestamp>,
+/// The wake object of the workspace; one of a former workspace is not seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WakeView {
+    /// What requests want.
+    pub intent: Intent,
+    /// Number of the last wake.
+    pub counter: i64,
 }
 
 /// What the pod's `/ready` answered.

@@ -31,6 +31,8 @@ pub struct Plan {
     pub drain: Option<Drain>,
     /// Pod to delete.
     pub delete_pod: Option<PodDeletion>,
+    /// The workspace itself is to be deleted: its UID.
+    pub delete_workspace: Option<String>,
     /// Events about the workspace.
     pub events: Vec<EventToPublish>,
     /// When to decide again although nothing changed.
@@ -54,6 +56,25 @@ pub enum LookUp {
         /// Its address.
         ip: String,
     },
+    /// Whether this node is Ready.
+    Node {
+        /// Name of the node.
+        name: String,
+    },
+    /// The atomic question of an idle stop.
+    Drain(DrainQuestion),
+}
+
+/// `POST /api/v1/drain {ifIdleSeconds, holdSeconds}`: an agent that was not used for so long takes no more work from that
+/// instant on; no answer is an answer ([`super::Answer::Unknown`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainQuestion {
+    /// UID of the pod, a part of the token's audience.
+    pub pod_uid: String,
+    /// Its address.
+    pub ip: String,
+    /// Seconds without use.
+    pub if_idle_seconds: i64,
 }
 
 /// A new status.

@@ -2,13 +2,14 @@
 
 use jiff::Timestamp;
 
-use crate::crd::{ConditionType, Phase, PodReference, Reason};
+use crate::crd::{ConditionType, FailurePolicy, Phase, PodReference, Reason};
 
 use super::{
     AgentReadiness, LookUp, Plan, PodView, ReadinessReason,
     cause::{self, Finding},
+    end::End,
     lifecycle::{Situation, close},
-    starting::HEALTHY_SECONDS,
+    starting::{HEALTHY_SECONDS, start_after},
     status::{Draft, Progress, Truth, after, condition, milliseconds_between, seconds, seconds_between},
     storage,
 };
@@ -190,6 +191,13 @@ fn forget_failures(draft: &mut Draft<'_>, situation: &Situation<'_>) -> Option<T
     None
 }
 
+/// Since when the status says so: by the operator's own clock, and not by that of the node.
+fn unready_since(situation: &Situation<'_>) -> Timestamp {
+    condition(situation.status(), ConditionType::Ready)
+        .filter(|ready| ready.status == "False")
+        .map_or(situation.now, |ready| ready.last_transition_time.0)
+}
+
 /// The pod was Ready and is not now: said at once, since requests fail.
 pub(super) fn pod_lost_readiness(situation: &Situation<'_>, pod: &PodView) -> Plan {
     let (reason, message, kind) = match cause::find(situation.observed, pod, situation.now) {
@@ -202,12 +210,19 @@ pub(super) fn pod_lost_readiness(situation: &Situation<'_>, pod: &PodView) -> Pl
         Finding::Known(cause) => (cause.reason, cause.message, cause.condition),
         Finding::Waiting(message) => (Reason::NotReady, format!("the pod was ready and is not now: {message}"), None),
     };
+    let timeout = situation.valid.life.unhealthy_timeout_seconds;
+    let recreate = situation.valid.life.failure_policy == FailurePolicy::Recreate;
+    let over = after(unready_since(situation), timeout);
+    if recreate && over <= situation.now {
+        return start_after(situation, &End::unresponsive(pod, timeout, &message));
+    }
     let mut draft = situation.draft();
     draft.not_ready(reason, &message);
     if let Some(kind) = kind {
         draft.set(kind, Truth::False, reason, &message);
     }
     draft.progress(Progress::Converging(reason, message));
-    let requeue_at = Some(after(situation.now, UNREADY_LOOK_SECONDS));
+    let look = after(situation.now, UNREADY_LOOK_SECONDS);
+    let requeue_at = Some(if recreate { look.min(over) } else { look });
     close(draft, Plan { requeue_at, ..Plan::default() })
 }

@@ -5,11 +5,13 @@ use jiff::Timestamp;
 use crate::crd::{ConditionType, FailurePolicy, Phase, Reason, StartReason};
 
 use super::{
-    ChildKind, LookUp, Plan, PodView, WriteFailure,
+    ChildKind, LookUp, Observed, Plan, PodView, WriteFailure,
     cause::{self, Cause, Finding, quote},
     children,
     end::End,
+    ending::{Overdue, overdue},
     lifecycle::{Situation, announce_start, close},
+    run_state::Wanted,
     running,
     status::{Draft, Progress, Truth, after, condition, has_reason, seconds_between},
     storage,
@@ -17,8 +19,6 @@ use super::{
 
 /// A healthy start is over by then; what takes longer is worth a word, and is looked at again at twice the age.
 const FIRST_LOOK_SECONDS: i64 = 10;
-/// A pod whose grace period is over ends within a second or two; a busy node needs longer.
-const OVERDUE_SECONDS: i64 = 30;
 /// Pause after the first failure; it doubles with each.
 const FIRST_PAUSE_SECONDS: i64 = 5;
 /// Longest pause.
@@ -32,20 +32,29 @@ const CRASH_LOOP_FAILURES: i32 = 3;
 pub(super) fn no_pod(situation: &Situation<'_>) -> Plan {
     let status = situation.status();
     match status.phase {
-        Some(Phase::Starting) => next_pod(situation),
+        Some(Phase::Starting) => match lost_pod(situation.observed) {
+            Some(uid) => start_after(situation, &End::vanished(Some(uid.to_owned()))),
+            None => next_pod(situation),
+        },
         Some(Phase::Running) => {
             let end = End::vanished(status.pod.as_ref().map(|pod| pod.uid.clone()));
             start_after(situation, &end)
         }
-        _ => start(situation, StartReason::RunPolicy),
+        _ => start(situation),
     }
+}
+
+/// The pod that was created for this start, when there is none now and its end was not recorded yet.
+pub(super) fn lost_pod(observed: &Observed) -> Option<&str> {
+    let ended = observed.workspace.status.last_termination.as_ref().and_then(|end| end.pod_uid.as_deref());
+    observed.created_pod.as_deref().filter(|uid| Some(*uid) != ended)
 }
 
 /// A start was announced and its pod is to be created.
 fn next_pod(situation: &Situation<'_>) -> Plan {
     let status = situation.status();
     if status.rendered_revision.as_deref() != Some(situation.revision.as_str()) {
-        return start(situation, StartReason::RunPolicy);
+        return start(situation);
     }
     if let Some((reason, message)) = storage::unusable(situation.observed, situation.valid) {
         return held(situation, reason, &message, Some(ConditionType::StorageReady), reason == Reason::VolumeLost);
@@ -110,35 +119,30 @@ pub(super) fn pause_seconds(failures: i32) -> i64 {
 /// The pod is going and we want one: it is waited for.
 pub(super) fn pod_ending(situation: &Situation<'_>, pod: &PodView) -> Plan {
     match situation.status().phase {
-        Some(Phase::Starting) => match overdue(pod, situation.now) {
-            Overdue::Since(message) => held(situation, Reason::PodTerminating, &message, None, true),
-            Overdue::From(time) => close(quiet(situation), Plan { requeue_at: time, ..Plan::default() }),
+        // The start that was announced did not ask for this.
+        Some(Phase::Starting) if !is_replaced(situation, pod) => start_after(situation, &End::taken_away(pod)),
+        Some(Phase::Starting) => match overdue(situation.observed, pod, situation.now) {
+            Err(question) => ask(question),
+            Ok(Overdue::Since { reason, message, again }) => {
+                Plan { requeue_at: Some(again), ..held(situation, reason, &message, None, true) }
+            }
+            Ok(Overdue::From(time)) => close(quiet(situation), Plan { requeue_at: time, ..Plan::default() }),
         },
         Some(Phase::Running) => start_after(situation, &End::taken_away(pod)),
-        _ => start(situation, StartReason::RunPolicy),
+        _ => start(situation),
     }
 }
 
-/// Whether a pod that is being deleted should have been gone.
-pub(super) enum Overdue {
-    /// It should; what to say of it.
-    Since(String),
-    /// Not before this time, when that is known.
-    From(Option<Timestamp>),
+/// The pod was there when the present start was announced: it has to be gone first.
+pub(super) fn is_replaced(situation: &Situation<'_>, pod: &PodView) -> bool {
+    let start = situation.status().last_start.as_ref();
+    situation.status().phase == Some(Phase::Starting)
+        && start.and_then(|start| start.replaces_pod_uid.as_deref()) == Some(pod.uid.as_str())
 }
 
-/// A pod is never deleted by force: its node may still run it, and two pods would write to one volume. So the wait has no
-/// end, and a person must hear of it.
-pub(super) fn overdue(pod: &PodView, now: Timestamp) -> Overdue {
-    let Some(gone_by) = pod.gone_by else { return Overdue::From(None) };
-    let from = after(gone_by, OVERDUE_SECONDS);
-    if now < from {
-        return Overdue::From(Some(from));
-    }
-    let place = pod.node_name.as_deref().unwrap_or("its node");
-    Overdue::Since(format!(
-        "the pod should have been gone at {gone_by}: {place} does not report its end, or a finalizer holds it; repair the node, taint it as out of service, or remove the finalizer"
-    ))
+/// It lives, and nothing becomes of it any more.
+pub(super) fn pod_replaced(situation: &Situation<'_>, pod: &PodView) -> Plan {
+    close(quiet(situation), Plan { delete_pod: Some(situation.pod_deletion(pod)), ..Plan::default() })
 }
 
 /// The pod ended by itself.
@@ -148,14 +152,14 @@ pub(super) fn pod_ended(situation: &Situation<'_>, pod: &PodView) -> Plan {
     if !recorded {
         let end = End::of(pod);
         // What a node did to the pod is no failure of the agent.
-        let ignored = situation.valid.failure_policy == FailurePolicy::Ignore && end.start == StartReason::Failure;
+        let ignored = situation.valid.life.failure_policy == FailurePolicy::Ignore && end.start == StartReason::Failure;
         return if ignored { failed(situation, &end) } else { start_after(situation, &end) };
     }
     match status.phase {
         Some(Phase::Failed) => {
             let changed = status.rendered_revision.as_deref() != Some(situation.revision.as_str());
-            if changed || situation.valid.failure_policy == FailurePolicy::Recreate {
-                return start(situation, StartReason::RunPolicy);
+            if changed || situation.valid.life.failure_policy == FailurePolicy::Recreate {
+                return start(situation);
             }
             close(quiet(situation), Plan::default())
         }
@@ -168,7 +172,7 @@ pub(super) fn pod_ended(situation: &Situation<'_>, pod: &PodView) -> Plan {
                 }
             }
         }
-        _ => start(situation, StartReason::RunPolicy),
+        _ => start(situation),
     }
 }
 
@@ -178,20 +182,20 @@ pub(super) fn pod_not_ready(situation: &Situation<'_>, pod: &PodView) -> Plan {
     match status.phase {
         Some(Phase::Running) if running::is_current(situation, pod) => running::pod_lost_readiness(situation, pod),
         Some(Phase::Starting) if status.rendered_revision.as_deref() != Some(situation.revision.as_str()) => {
-            start(situation, StartReason::RunPolicy)
+            start(situation)
         }
         // A start that is not over takes up a changed spec at once: the user may just have repaired it.
         Some(Phase::Starting) if pod.revision.as_deref() != Some(situation.revision.as_str()) => {
             close(quiet(situation), Plan { delete_pod: Some(situation.pod_deletion(pod)), ..Plan::default() })
         }
         Some(Phase::Starting) => pod_coming(situation, pod),
-        _ => start(situation, StartReason::RunPolicy),
+        _ => start(situation),
     }
 }
 
 fn pod_coming(situation: &Situation<'_>, pod: &PodView) -> Plan {
     let age = seconds_between(pod.created, situation.now);
-    let timeout = i64::from(situation.valid.start_timeout_seconds);
+    let timeout = i64::from(situation.valid.life.start_timeout_seconds);
     if age < FIRST_LOOK_SECONDS.min(timeout) {
         let next = after(pod.created, FIRST_LOOK_SECONDS.min(timeout));
         return close(quiet(situation), Plan { requeue_at: Some(next), ..Plan::default() });
@@ -256,7 +260,7 @@ fn held(situation: &Situation<'_>, reason: Reason, message: &str, kind: Option<C
 }
 
 /// What an announcement of a start says in Ready; it stays until the pod is there or a cause is found.
-const ANNOUNCED: [Reason; 7] = [
+const ANNOUNCED: [Reason; 9] = [
     Reason::Starting,
     Reason::Restarting,
     Reason::CrashLoop,
@@ -264,6 +268,8 @@ const ANNOUNCED: [Reason; 7] = [
     Reason::OutOfMemory,
     Reason::NodeDrain,
     Reason::PodDeleted,
+    Reason::Preempted,
+    Reason::AgentUnresponsive,
 ];
 
 /// The status of a start on its way, with nothing to tell. Equal to what the announcement wrote, so nothing is written.
@@ -291,7 +297,11 @@ fn quiet<'a>(situation: &Situation<'a>) -> Draft<'a> {
 const STARTING: &str = "the pod is being started";
 
 /// Announces a start that the user wants.
-fn start(situation: &Situation<'_>, reason: StartReason) -> Plan {
+fn start(situation: &Situation<'_>) -> Plan {
+    let reason = match situation.run.wanted {
+        Wanted::On(reason) => reason,
+        Wanted::Off { .. } | Wanted::Deleted => StartReason::RunPolicy,
+    };
     let mut draft = situation.draft();
     announce_start(&mut draft, situation, reason, None);
     unknown_until_ready(&mut draft, situation);
@@ -309,7 +319,7 @@ fn unknown_until_ready(draft: &mut Draft<'_>, situation: &Situation<'_>) {
 }
 
 /// Announces a start after a pod that ended without being told to.
-fn start_after(situation: &Situation<'_>, end: &End) -> Plan {
+pub(super) fn start_after(situation: &Situation<'_>, end: &End) -> Plan {
     let status = situation.status();
     let before = status.last_start.as_ref().and_then(|start| start.failures).unwrap_or(0);
     let healthy =

@@ -4,9 +4,9 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
 
-use crate::crd::{AgentWorkspaceStatus, ConditionType, Phase, Reason};
+use crate::crd::{AgentWorkspaceStatus, ConditionType, Phase, Reason, StartReason, StopReason};
 
-use super::{EventKind, EventToPublish, StatusPatch};
+use super::{EventKind, EventToPublish, StatusPatch, run_state::is_on};
 
 /// Longest message of a condition and note of an event: events take 1 kB.
 const MESSAGE_BYTES: usize = 1000;
@@ -147,6 +147,8 @@ fn events(old: &AgentWorkspaceStatus, new: &AgentWorkspaceStatus) -> Vec<EventTo
         ConditionType::StorageReady,
         ConditionType::AgentReady,
         ConditionType::UpdateAvailable,
+        ConditionType::ActivityUnknown,
+        ConditionType::ExpiringSoon,
     ] {
         let Some(next) = condition(new, kind) else { continue };
         if condition(old, kind).is_some_and(|last| last.reason == next.reason && last.status == next.status) {
@@ -160,7 +162,14 @@ fn events(old: &AgentWorkspaceStatus, new: &AgentWorkspaceStatus) -> Vec<EventTo
     }
     if new.phase == Some(Phase::Stopping) && old.phase != Some(Phase::Stopping) {
         let note = condition(new, ConditionType::Ready).map_or_else(String::new, |ready| ready.message.clone());
-        events.push(EventToPublish { kind: EventKind::Normal, reason: Reason::Stopping, action: "Stop", note });
+        let idle = new.last_stop.as_ref().is_some_and(|stop| stop.reason == StopReason::Idle);
+        let reason = if idle { Reason::StoppedIdle } else { Reason::Stopping };
+        events.push(EventToPublish { kind: EventKind::Normal, reason, action: "Stop", note });
+    }
+    let woken = new.last_start.as_ref().is_some_and(|start| start.reason == StartReason::Wake);
+    if woken && !is_on(old) && is_on(new) {
+        let note = "a request wakes the workspace".to_owned();
+        events.push(EventToPublish { kind: EventKind::Normal, reason: Reason::Woken, action: "Start", note });
     }
     events
 }
@@ -170,12 +179,15 @@ fn announcement(kind: ConditionType, reason: Reason) -> Option<(EventKind, &'sta
     match (kind, reason) {
         (ConditionType::Ready, Reason::Running) => Some((EventKind::Normal, "Start")),
         (ConditionType::UpdateAvailable, _) => Some((EventKind::Normal, "Render")),
+        (ConditionType::ActivityUnknown, _) => Some((EventKind::Warning, "Ask")),
+        (ConditionType::ExpiringSoon, _) => Some((EventKind::Normal, "Expire")),
         (
             _,
             Reason::Starting
             | Reason::Running
             | Reason::Stopping
             | Reason::Stopped
+            | Reason::Sleeping
             | Reason::Terminating
             | Reason::Available
             | Reason::Pending

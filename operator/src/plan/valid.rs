@@ -9,10 +9,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use sha2::{Digest, Sha256};
 
 use crate::crd::{
-    AccessMode, AgentWorkspaceSpec, Credential, CredentialPurpose, FailurePolicy, ImagePullPolicy, ModelProvider,
-    Reason, Resources, RunPolicy, SecretKeyReference, Storage as RawStorage, Toleration, WhenDeleted,
+    AccessMode, Credential, CredentialPurpose, ImagePullPolicy, ModelProvider, Reason, Resources, SecretKeyReference,
+    Storage as RawStorage, Toleration, WhenDeleted,
 };
 
+pub use super::life::Life;
 use super::{Config, WorkspaceView, builtin, endpoint::Endpoint, hex, quantity::Amount};
 
 /// A workspace whose spec can be carried out.
@@ -52,12 +53,8 @@ pub struct Valid {
     pub limits: BTreeMap<String, Quantity>,
     /// Where files are.
     pub storage: Storage,
-    /// Seconds until a start counts as stalled.
-    pub start_timeout_seconds: u32,
-    /// Grace period of the pod in seconds.
-    pub stop_grace_period_seconds: u32,
-    /// Answer to failures.
-    pub failure_policy: FailurePolicy,
+    /// When it runs.
+    pub life: Life,
     /// Labels that the node must have.
     pub node_selector: BTreeMap<String, String>,
     /// Tolerated taints.
@@ -107,18 +104,12 @@ impl Invalid {
     }
 }
 
-/// Whether the spec wants the workspace to run; readable even when the rest is invalid.
-pub fn wants_to_run(spec: &AgentWorkspaceSpec) -> bool {
-    spec.run_policy.unwrap_or(RunPolicy::Always) == RunPolicy::Always
-}
-
 impl Valid {
     /// Parses the spec of a workspace.
     pub fn parse(config: &Config, workspace: &WorkspaceView) -> Result<Self, Invalid> {
         let spec = workspace.spec.clone();
         let agent = spec.agent.unwrap_or_default();
         let model = agent.model.unwrap_or_default();
-        let lifecycle = spec.lifecycle.unwrap_or_default();
         let scheduling = spec.scheduling.unwrap_or_default();
         let pod_metadata = spec.pod_metadata.unwrap_or_default();
         let storage = storage(spec.storage.unwrap_or_default())?;
@@ -144,17 +135,7 @@ impl Valid {
             requests,
             limits,
             storage,
-            start_timeout_seconds: seconds(
-                "startTimeoutSeconds",
-                lifecycle.start_timeout_seconds,
-                builtin::START_TIMEOUT_SECONDS,
-            )?,
-            stop_grace_period_seconds: seconds(
-                "stopGracePeriodSeconds",
-                lifecycle.stop_grace_period_seconds,
-                builtin::STOP_GRACE_PERIOD_SECONDS,
-            )?,
-            failure_policy: lifecycle.failure_policy.unwrap_or(FailurePolicy::Recreate),
+            life: Life::parse(&workspace.spec)?,
             node_selector: scheduling.node_selector,
             tolerations: scheduling.tolerations,
             priority_class_name: priority_class(scheduling.priority_class_name)?,
@@ -198,13 +179,6 @@ fn endpoint(config: &Config, url: &str, own_namespace: &str) -> Result<Endpoint,
         }),
         Endpoint::Cluster(_) | Endpoint::Outside => Ok(endpoint),
     }
-}
-
-fn seconds(field: &str, value: Option<i32>, built_in: i32) -> Result<u32, Invalid> {
-    u32::try_from(value.unwrap_or(built_in))
-        .ok()
-        .filter(|seconds| *seconds >= 10)
-        .ok_or_else(|| Invalid::spec(format!("spec.lifecycle.{field} must be at least 10")))
 }
 
 fn storage(raw: RawStorage) -> Result<Storage, Invalid> {

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::plan::{AgentReadiness, ChildKind, WriteFailure};
+use crate::plan::{Activity, AgentReadiness, ChildKind, WriteFailure};
 
 /// Remembered for one life (UID) of a workspace.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +11,11 @@ pub struct Memory {
     pub write_failure: Option<RememberedFailure>,
     /// The last answer of the pod's `/ready`.
     pub agent_readiness: Option<AgentReadiness>,
+    /// The pod that was created for the present start. Forgotten when it is deleted by us or its end is recorded: until then its
+    /// absence means that somebody else took it.
+    pub created_pod: Option<String>,
+    /// The agent's last answer to the question of an idle stop.
+    pub activity: Option<Activity>,
     /// Version of the workspace whose write came too late: nothing is written until the watch brings another one.
     pub conflicted_version: Option<u64>,
 }
@@ -55,6 +60,9 @@ impl Memory {
         }
         if self.agent_readiness.as_ref().is_some_and(|answer| Some(answer.pod_uid.as_str()) != pod_uid) {
             self.agent_readiness = None;
+        }
+        if self.activity.as_ref().is_some_and(|activity| Some(activity.pod_uid.as_str()) != pod_uid) {
+            self.activity = None;
         }
     }
 }

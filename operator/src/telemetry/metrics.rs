@@ -47,6 +47,10 @@ pub enum Kind {
     Lease,
     /// Looked up to explain a volume that does not bind.
     StorageClass,
+    /// What requests want; written by the gateway.
+    AgentWorkspaceWake,
+    /// Looked up to explain a pod that does not end.
+    Node,
 }
 
 /// What is asked of the API server.
@@ -110,6 +114,11 @@ struct ReasonLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StageLabel {
+    stage: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StepLabel {
     step: &'static str,
 }
@@ -129,6 +138,8 @@ pub struct Metrics {
     workspaces: Family<PhaseLabel, Gauge>,
     stops: Family<ReasonLabel, Counter>,
     starts: Histogram,
+    start_stages: Family<StageLabel, Histogram, fn() -> Histogram>,
+    idle_stops_paused: Gauge,
     watch_age: Family<KindLabel, Gauge>,
     undecodable: Family<KindLabel, Gauge>,
     queue_depth: Gauge,
@@ -151,6 +162,9 @@ impl Metrics {
         let durations: Family<OutcomeLabel, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(RECONCILE_BUCKETS));
         let starts = Histogram::new(START_BUCKETS);
+        let start_stages: Family<StageLabel, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(START_BUCKETS));
+        let idle_stops_paused = Gauge::default();
         let (reconciles, calls) = (Family::default(), Family::default());
         let (workspaces, stops) = (Family::default(), Family::default());
         let (watch_age, undecodable) = (Family::default(), Family::default());
@@ -172,6 +186,17 @@ impl Metrics {
             "Time from the start of a workspace to Ready",
             Unit::Seconds,
             starts.clone(),
+        );
+        registry.register_with_unit(
+            "start_stage_duration",
+            "Time of the stages of starts: pod, schedule, network, container, ready",
+            Unit::Seconds,
+            start_stages.clone(),
+        );
+        registry.register(
+            "idle_stops_paused",
+            "1 while too many agent servers do not answer: none is put to sleep",
+            idle_stops_paused.clone(),
         );
         registry.register_with_unit(
             "watch_age",
@@ -201,6 +226,8 @@ impl Metrics {
             workspaces,
             stops,
             starts,
+            start_stages,
+            idle_stops_paused,
             watch_age,
             undecodable,
             queue_depth,
@@ -248,6 +275,16 @@ impl Metrics {
     /// One start that became ready.
     pub fn started(&self, took: Duration) {
         self.starts.observe(took.as_secs_f64());
+    }
+
+    /// One stage of a start.
+    pub fn start_stage(&self, stage: &'static str, took: Duration) {
+        self.start_stages.get_or_create(&StageLabel { stage }).observe(took.as_secs_f64());
+    }
+
+    /// Whether idle stops are paused.
+    pub fn idle_stops_paused(&self, paused: bool) {
+        self.idle_stops_paused.set(i64::from(paused));
     }
 
     /// Age of a watch.

@@ -1,11 +1,14 @@
 //! An agent server of a simulated pod: answers `/ready` and records drains.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
 
 use axum::{
     Json, Router,
     extract::State,
-    http::HeaderMap,
+    http::{HeaderMap, StatusCode},
     routing::{get, post},
 };
 use kube::Api;
@@ -26,6 +29,8 @@ pub struct Drained {
 
 #[derive(Clone)]
 struct Shared {
+    busy: Arc<AtomicBool>,
+    questions: Arc<AtomicUsize>,
     drains: Arc<Mutex<Vec<Drained>>>,
     workspaces: Api<AgentWorkspace>,
     name: String,
@@ -36,6 +41,8 @@ pub struct FakeAgent {
     /// Its address: loopback, different for each test.
     pub ip: String,
     drains: Arc<Mutex<Vec<Drained>>>,
+    busy: Arc<AtomicBool>,
+    questions: Arc<AtomicUsize>,
     server: JoinHandle<()>,
 }
 
@@ -44,17 +51,34 @@ impl FakeAgent {
     pub async fn start(workspaces: Api<AgentWorkspace>, name: &str, last: u8) -> Self {
         let ip = format!("127.77.0.{last}");
         let drains = Arc::new(Mutex::new(Vec::new()));
-        let shared = Shared { drains: Arc::clone(&drains), workspaces, name: name.to_owned() };
+        let (busy, questions) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let shared = Shared {
+            busy: Arc::clone(&busy),
+            questions: Arc::clone(&questions),
+            drains: Arc::clone(&drains),
+            workspaces,
+            name: name.to_owned(),
+        };
         let router = Router::new()
             .route("/ready", get(async || Json(json!({"status": "ok"}))))
             .route("/api/v1/drain", post(drain))
             .with_state(shared);
         let listener = TcpListener::bind((ip.as_str(), 8787)).await.expect("the address is free");
         let server = tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
-        Self { ip, drains, server }
+        Self { ip, drains, busy, questions, server }
     }
 
-    /// The drains so far.
+    /// Something runs, or nothing does.
+    pub fn works(&self, busy: bool) {
+        self.busy.store(busy, Ordering::SeqCst);
+    }
+
+    /// How often it was asked whether it may be put to sleep.
+    pub fn questions(&self) -> usize {
+        self.questions.load(Ordering::SeqCst)
+    }
+
+    /// The drains that were accepted so far.
     pub fn drains(&self) -> Vec<Drained> {
         self.drains.lock().expect("no panic").clone()
     }
@@ -66,10 +90,17 @@ impl Drop for FakeAgent {
     }
 }
 
-async fn drain(State(shared): State<Shared>, headers: HeaderMap, Json(body): Json<Value>) -> Json<Value> {
+async fn drain(State(shared): State<Shared>, headers: HeaderMap, Json(body): Json<Value>) -> (StatusCode, Json<Value>) {
+    if body.get("ifIdleSeconds").is_some() {
+        shared.questions.fetch_add(1, Ordering::SeqCst);
+        if shared.busy.load(Ordering::SeqCst) {
+            let activity = json!({"busy": true, "reasons": ["turn"], "idleSeconds": 0, "busySeconds": 1, "turns": 1, "processes": 0});
+            return (StatusCode::CONFLICT, Json(json!({"error": {"code": "conflict", "activity": activity}})));
+        }
+    }
     let workspace = shared.workspaces.get(&shared.name).await.expect("the workspace exists");
     let phase = workspace.status.and_then(|status| status.phase).map(|phase| format!("{phase:?}"));
     let token = headers.get("authorization").is_some_and(|value| value.as_bytes().starts_with(b"Bearer "));
     shared.drains.lock().expect("no panic").push(Drained { body, token, phase });
-    Json(json!({"state": "draining"}))
+    (StatusCode::OK, Json(json!({"state": "draining"})))
 }

@@ -20,7 +20,10 @@ async fn a_workspace_gets_its_children_and_is_ready_in_six_writes_and_four_recon
     let pod = world.pod("alice").await;
     let reference = status.pod.expect("a pod in the status");
     assert_eq!(Some(reference.uid), pod.uid());
-    assert_eq!((reference.ip.as_deref(), reference.node_name.as_deref()), (Some(agent.ip.as_str()), Some("node1")));
+    assert_eq!(
+        (reference.ip.as_deref(), reference.node_name.as_deref()),
+        (Some(agent.ip.as_str()), Some(format!("node-of-{}", world.namespace).as_str()))
+    );
     assert_eq!(status.observed_generation, Some(1));
     world.has_condition("alice", "Ready", "True", "Running").await;
 

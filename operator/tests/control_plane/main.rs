@@ -10,6 +10,7 @@ mod bad_days;
 mod deletion;
 mod fake_agent;
 mod life;
+mod on_demand;
 mod replicas;
 mod rotation;
 #[path = "../api_server/support.rs"]

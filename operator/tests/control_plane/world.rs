@@ -82,6 +82,7 @@ impl World {
             concurrency: 4,
             plan: plan::Config { operator_namespace: self.system.name.clone(), ..plan::Config::default() },
             key_rotation: Times { settle_seconds: 3, look: Duration::from_millis(500), ..Times::new(None) },
+            least_spread_seconds: 1,
             on_lost: || panic!("the lease was lost"),
         };
         let metrics = Arc::new(Metrics::new());
@@ -170,7 +171,8 @@ impl World {
             metadata: ObjectMeta { name: Some(format!("{name}-agent")), ..ObjectMeta::default() },
             target: ObjectReference {
                 kind: Some("Node".to_owned()),
-                name: Some("node1".to_owned()),
+                // Of a node that does not exist the cluster deletes the pods, 40 s after it was first seen: another one for each test.
+                name: Some(format!("node-of-{}", self.namespace)),
                 ..ObjectReference::default()
             },
         };

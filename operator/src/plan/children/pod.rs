@@ -57,7 +57,7 @@ fn spec(valid: &Valid) -> PodSpec {
         volumes: Some(volumes::volumes(valid)),
         // The operator creates a new pod after a failure, with a pause that the status shows.
         restart_policy: Some("Never".to_owned()),
-        termination_grace_period_seconds: Some(i64::from(valid.stop_grace_period_seconds)),
+        termination_grace_period_seconds: Some(i64::from(valid.life.stop_grace_period_seconds)),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
         node_selector: (!valid.node_selector.is_empty()).then(|| valid.node_selector.clone()),
@@ -157,7 +157,7 @@ fn own_environment(valid: &Valid) -> BTreeMap<&'static str, String> {
         ("BORING_AGENT_STATE_DIR", volumes::STATE.to_owned()),
         ("BORING_AGENT_WORKSPACE_ID", valid.uid.clone()),
         ("BORING_AGENT_TOKEN_KEYS_FILE", format!("{}/keys", volumes::POD)),
-        ("BORING_AGENT_STOP_GRACE_SECONDS", valid.stop_grace_period_seconds.to_string()),
+        ("BORING_AGENT_STOP_GRACE_SECONDS", valid.life.stop_grace_period_seconds.to_string()),
         // The kubelet makes the folders root:1000, which git takes for somebody else's.
         ("GIT_CONFIG_COUNT", "1".to_owned()),
         ("GIT_CONFIG_KEY_0", "safe.directory".to_owned()),

@@ -3,6 +3,11 @@
 use super::*;
 use crate::crd::{FailurePolicy, Phase};
 
+#[expect(clippy::unnecessary_wraps, reason = "as a pod has it")]
+fn disruption(reason: &str, message: &str) -> Option<Disruption> {
+    Some(Disruption { reason: Some(reason.to_owned()), message: message.to_owned() })
+}
+
 fn failures(observed: &Observed) -> Option<i32> {
     observed.workspace.status.last_start.as_ref().and_then(|start| start.failures)
 }
@@ -109,7 +114,7 @@ fn a_pod_that_its_node_took_away_is_replaced_at_once() {
     for deleting in [true, false] {
         let mut observed = running(json!({}));
         let pod = pod_mut(&mut observed);
-        pod.disruption = Some("Taint manager: deleting due to NoExecute taint".to_owned());
+        pod.disruption = disruption("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
         pod.deleting = deleting;
         if !deleting {
             pod.phase = PodPhase::Failed;
@@ -174,7 +179,7 @@ fn an_evicted_pod_says_why_and_a_drained_one_is_replaced_in_spite_of_ignore() {
         "the agent server ended with exit code 137 (Evicted): Usage of EmptyDir volume \"tmp\" exceeds the limit \"1Gi\"."
     );
     let mut observed = running(json!({"lifecycle": {"failurePolicy": "Ignore"}}));
-    pod.disruption = Some("preempted by a pod of higher priority".to_owned());
+    pod.disruption = disruption("TerminationByKubelet", "the node is being shut down");
     observed.pod = Seen::Ours(pod);
     step(&mut observed, at(100));
     assert_eq!(observed.workspace.status.phase, Some(Phase::Starting));
@@ -199,4 +204,106 @@ fn a_failed_pod_found_while_off_is_deleted_without_a_drain() {
     let plan = decide(&observed, at(100));
     assert_eq!(plan.drain, None);
     assert_eq!(plan.delete_pod.expect("a deletion").uid, "pod-1");
+}
+
+#[test]
+fn a_preempted_pod_is_replaced_at_once_and_told_apart_from_a_drained_one() {
+    let mut observed = running(json!({}));
+    let pod = pod_mut(&mut observed);
+    pod.deleting = true;
+    pod.disruption =
+        disruption("PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod");
+    let plan = step(&mut observed, at(100));
+    assert_eq!(events(&plan), ["Warning Preempted"]);
+    assert_eq!((failures(&observed), observed.workspace.status.restarts), (None, Some(1)));
+    observed.pod = Seen::Missing;
+    assert!(decide(&observed, at(101)).create_pod.is_some());
+}
+
+#[test]
+fn a_pod_that_is_lost_while_it_starts_counts() {
+    let mut observed = fresh(json!({}));
+    step(&mut observed, at(0));
+    let mut observed = with_children(observed);
+    // gone at once, as a pod without a node is
+    observed.created_pod = Some("pod-1".to_owned());
+    observed.pod = Seen::Unconfirmed;
+    assert_eq!(decide(&observed, at(1)).look_up, [LookUp::Live(vec![ChildKind::Pod])]);
+    observed.pod = Seen::Missing;
+    let plan = step(&mut observed, at(1));
+    assert_eq!((events(&plan), plan.create_pod), (vec!["Warning PodDeleted".to_owned()], None));
+    assert_eq!(observed.workspace.status.restarts, Some(1));
+    assert!(decide(&observed, at(1)).create_pod.is_some(), "counted once");
+    // taken away with a grace period
+    observed.created_pod = Some("pod-2".to_owned());
+    observed.pod = Seen::Ours(pending_pod(&observed, "pod-2", at(1)));
+    pod_mut(&mut observed).deleting = true;
+    step(&mut observed, at(2));
+    assert_eq!(observed.workspace.status.restarts, Some(2));
+    assert_eq!(decide(&observed, at(3)), Plan::default());
+    observed.pod = Seen::Missing;
+    assert!(decide(&observed, at(4)).create_pod.is_some());
+}
+
+#[test]
+fn a_pod_that_stays_unready_is_created_again_after_its_timeout() {
+    let mut observed = running(json!({"lifecycle": {"unhealthyTimeoutSeconds": 120}}));
+    pod_mut(&mut observed).ready = false;
+    let silent = |second| {
+        let reasons = vec![ReadinessReason::Unreachable];
+        Some(AgentReadiness {
+            pod_uid: "pod-1".to_owned(),
+            asked_at: at(second),
+            reasons,
+            message: Some("timed out".to_owned()),
+        })
+    };
+    observed.agent_readiness = silent(100);
+    let plan = step(&mut observed, at(100));
+    assert_eq!(plan.requeue_at, Some(at(160)));
+    observed.agent_readiness = silent(160);
+    assert_eq!(decide(&observed, at(160)).requeue_at, Some(status::seconds(at(220)).0));
+    observed.agent_readiness = silent(220);
+    let mut ignored = observed.clone();
+    ignored.workspace.spec = spec(json!({"lifecycle": {"failurePolicy": "Ignore"}}));
+    assert_eq!(decide(&ignored, at(100_000)).status.map(|patch| patch.status.phase), None);
+    let plan = step(&mut observed, at(220));
+    assert_eq!(events(&plan), ["Warning AgentUnresponsive"]);
+    assert_eq!((failures(&observed), plan.delete_pod), (Some(1), None));
+    let end = observed.workspace.status.last_termination.clone().expect("an end");
+    assert_eq!((end.reason.as_str(), end.pod_uid.as_deref()), ("AgentUnresponsive", Some("pod-1")));
+    // It goes, even when it has come back meanwhile: its end is told already.
+    pod_mut(&mut observed).ready = true;
+    assert_eq!(decide(&observed, at(221)).delete_pod.expect("a deletion").uid, "pod-1");
+    pod_mut(&mut observed).deleting = true;
+    assert_eq!(decide(&observed, at(222)).status, None);
+    observed.pod = Seen::Missing;
+    assert_eq!(decide(&observed, at(222)).requeue_at, Some(status::seconds(at(225)).0), "after its pause");
+    assert!(decide(&observed, at(226)).create_pod.is_some());
+}
+
+#[test]
+fn a_pod_on_a_lost_node_is_never_deleted_by_force_and_a_person_hears_the_remedy() {
+    for spec in [json!({}), json!({"runPolicy": "Stopped"})] {
+        let mut observed = running(json!({}));
+        observed.workspace.spec = self::spec(spec);
+        let pod = pod_mut(&mut observed);
+        (pod.deleting, pod.ready, pod.gone_by) = (true, false, Some(at(160)));
+        step(&mut observed, at(100));
+        assert_eq!(decide(&observed, at(101)).requeue_at, Some(at(220)));
+        assert_eq!(decide(&observed, at(220)).look_up, [LookUp::Node { name: "node1".to_owned() }]);
+        observed.node = Some(NodeState::NotReady);
+        let plan = step(&mut observed, at(220));
+        assert_eq!((plan.delete_pod, plan.create_pod, plan.requeue_at), (None, None, Some(at(520))));
+        let status = &observed.workspace.status;
+        assert!(conditions(status).contains(&"Stalled=True/NodeLost".to_owned()), "{:?}", conditions(status));
+        let told = message(status, ConditionType::Stalled);
+        assert!(told.contains("node1") && told.contains("out-of-service"), "{told}");
+        observed.node = Some(NodeState::Gone);
+        step(&mut observed, at(520));
+        assert!(message(&observed.workspace.status, ConditionType::Stalled).contains("does not exist any more"));
+        observed.node = Some(NodeState::Ready);
+        step(&mut observed, at(820));
+        assert!(conditions(&observed.workspace.status).contains(&"Stalled=True/PodTerminating".to_owned()));
+    }
 }

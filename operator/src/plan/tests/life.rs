@@ -303,7 +303,7 @@ fn a_restored_object_without_status_finds_its_pod_again() {
 }
 
 #[test]
-fn a_pod_that_does_not_go_is_told_half_a_minute_after_its_time_and_never_deleted_by_force() {
+fn a_pod_that_does_not_go_is_told_a_minute_after_its_time_and_never_deleted_by_force() {
     // Both ways to wait for the end of a pod: to be off, and to start anew.
     for (policy, before) in [("Stopped", Reason::Stopping), ("Always", Reason::Starting)] {
         let mut observed = running(json!({}));
@@ -317,10 +317,11 @@ fn a_pod_that_does_not_go_is_told_half_a_minute_after_its_time_and_never_deleted
         (pod.deleting, pod.gone_by) = (true, Some(at(160)));
         wish(&mut observed, policy);
         step(&mut observed, at(101));
-        assert_eq!(decide(&observed, at(102)).requeue_at, Some(at(190)));
+        assert_eq!(decide(&observed, at(102)).requeue_at, Some(at(220)));
+        observed.node = Some(NodeState::Ready);
         assert!(status::has_reason(&observed.workspace.status, ConditionType::Ready, before));
-        let told = step(&mut observed, at(190));
-        assert_eq!((told.create_pod, told.delete_pod, told.requeue_at), (None, None, None));
+        let told = step(&mut observed, at(220));
+        assert_eq!((told.create_pod, told.delete_pod, told.requeue_at), (None, None, Some(at(520))));
         let status = &observed.workspace.status;
         for kind in [ConditionType::Ready, ConditionType::Stalled] {
             assert!(status::has_reason(status, kind, Reason::PodTerminating), "{policy}: {kind:?}");
@@ -328,6 +329,7 @@ fn a_pod_that_does_not_go_is_told_half_a_minute_after_its_time_and_never_deleted
         assert!(message(status, ConditionType::Ready).contains("node1"));
         let again = decide(&observed, at(1000));
         assert_eq!((again.status, again.events), (None, Vec::new()), "said once");
+        observed.node = None;
         // When it is gone at last, all goes on.
         observed.pod = Seen::Missing;
         step(&mut observed, at(2000));

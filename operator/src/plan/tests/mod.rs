@@ -3,8 +3,10 @@
 mod causes;
 mod failures;
 mod life;
+mod on_demand;
 mod ownership;
 mod rendering;
+mod state_space;
 mod validation;
 mod walk;
 
@@ -36,8 +38,9 @@ pub(crate) fn permitting(namespace: &str) -> Config {
 /// A workspace that was just created, with nothing else in the namespace.
 pub(crate) fn fresh(value: Value) -> Observed {
     let mut workspace = WorkspaceView::new("team-a", "alice", "5f0c", spec(value));
+    workspace.created = start();
     workspace.status.observed_generation = Some(-1);
-    Observed::alone(workspace, "{\"keys\":[]}".to_owned())
+    Observed { leading_since: start(), spread_seconds: 60, ..Observed::alone(workspace, "{\"keys\":[]}".to_owned()) }
 }
 
 /// The children as they are after [`plan`] applied them.
@@ -85,6 +88,7 @@ pub(crate) fn pending_pod(observed: &Observed, uid: &str, created: Timestamp) ->
         ip: None,
         unschedulable: None,
         disruption: None,
+        stages: PodStages::default(),
         waiting: None,
         terminated: None,
         reason: None,

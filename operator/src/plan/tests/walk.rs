@@ -150,7 +150,7 @@ impl World {
             Happening::PodEnds(code) if !over => *pod = ended(pod.clone(), *code, "Error", "output"),
             Happening::PodDeleted { disruption } => {
                 pod.deleting = true;
-                pod.disruption = disruption.then(|| "preempted".to_owned());
+                pod.disruption = disruption.then(|| Disruption { reason: None, message: "preempted".to_owned() });
             }
             _ => return,
         }
@@ -166,6 +166,7 @@ impl World {
             for question in std::mem::take(&mut plan.look_up) {
                 match question {
                     LookUp::Live(_) => panic!("everything is known here"),
+                    LookUp::Node { .. } | LookUp::Drain(_) => panic!("no node, nothing on demand"),
                     LookUp::PodEvents { .. } => observed.pod_events = Some(Vec::new()),
                     LookUp::AgentReadiness { pod_uid, .. } => {
                         observed.agent_readiness = Some(healthy(&pod_uid, self.now));
