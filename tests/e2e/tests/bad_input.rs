@@ -184,9 +184,9 @@ async fn manifests_outside_the_schema_are_refused_with_the_rule() {
     let cases = [
         ("two--dashes", json!({}), "--"),
         ("ab", json!({}), "3"),
-        ("mode", json!({"sandbox": {"mode": "Bubblewrap"}}), "Direct"),
+        ("mode", json!({"sandbox": {"mode": "Vercel"}}), "Direct"),
         ("env", json!({"agent": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}), "LD_"),
-        ("policy", json!({"runPolicy": "OnDemand"}), "Always"),
+        ("policy", json!({"runPolicy": "Sometimes"}), "OnDemand"),
         ("unknown", json!({"nonsense": 1}), "nonsense"),
     ];
     for (name, patch, word) in cases {
