@@ -30,14 +30,16 @@ use crate::activity::Activity;
 use crate::auth::Authenticator;
 use crate::catalog::artifacts::{ArtifactLimits, Artifacts};
 use crate::catalog::{StandardTools, standard};
-use crate::config::{Config, KeySource, ModelProvider};
+use crate::config::{Config, KeySource, ModelPrice, ModelProvider};
 use crate::harness::metrics::TurnMetrics;
 use crate::harness::prompt::PromptSettings;
 use crate::harness::{AbortReason, TurnLoop, compaction};
 use crate::http::{App, AppState};
 use crate::llm::anthropic::{Anthropic, AnthropicConfiguration};
 use crate::llm::key::ModelKey as ModelKeySource;
-use crate::llm::{KeyState, Llm};
+use crate::llm::models::{Models, Price};
+use crate::llm::openai::{Openai, OpenaiConfiguration};
+use crate::llm::{KeyState, Llm, LlmError};
 use crate::predecessor::StateLock;
 use crate::quiesce::Quiesce;
 use crate::readiness::{ModelKey, Readiness};
@@ -187,6 +189,7 @@ fn agent(
     tokio::spawn(watch_key(llm.clone()));
     let harness = Arc::new(TurnLoop {
         llm,
+        models: models(config),
         catalog: Arc::new(standard(StandardTools::new(artifacts)).with(ui_bridge::tools::tools(ui_bridge))),
         workspace: workspace.clone(),
         sandbox: sandbox.clone(),
@@ -201,7 +204,7 @@ fn agent(
     let settings = SessionSettings {
         state_dir: config.state_dir.clone(),
         shown_root: workspace.shown_root().to_string(),
-        default_model: config.model.id.clone().unwrap_or_else(|| llm::known::DEFAULT_MODEL.into()),
+        default_model: default_model(config),
     };
     let sessions = Sessions::open(settings, harness, begin_turn(activity.clone()))
         .map_err(|error| StartError::Agent(error.to_string()))?;
@@ -250,9 +253,6 @@ async fn watch_key(llm: Arc<dyn Llm>) {
 
 /// The configured provider. What it says about the key goes to the readiness.
 fn model(config: &Config, readiness: &Arc<Readiness>) -> Result<Arc<dyn Llm>, StartError> {
-    if config.model.provider == ModelProvider::Openai {
-        return Err(StartError::Agent("the model provider `openai` is not available yet; use `anthropic`".into()));
-    }
     let readiness = readiness.clone();
     let tell = move |state| {
         readiness.set_model_key(match state {
@@ -263,17 +263,42 @@ fn model(config: &Config, readiness: &Arc<Readiness>) -> Result<Arc<dyn Llm>, St
     };
     let source = match &config.model.key {
         KeySource::Missing => llm::key::KeySource::None,
+        KeySource::NotNeeded => llm::key::KeySource::NotNeeded,
         KeySource::File(file) => llm::key::KeySource::File(file.clone()),
         KeySource::Value(value) => llm::key::KeySource::Value(value.clone()),
     };
-    let anthropic = Anthropic::new(AnthropicConfiguration {
-        base_url: config.model.base_url.clone().unwrap_or_else(|| llm::anthropic::DEFAULT_BASE_URL.into()),
-        key: ModelKeySource::new(source, Box::new(tell)),
-        idle_timeout: None,
-        first_delay: None,
+    let key = ModelKeySource::new(source, Box::new(tell));
+    let base_url = |default: &str| config.model.base_url.clone().unwrap_or_else(|| default.to_owned());
+    let failed = |error: LlmError| StartError::Agent(error.to_string());
+    let (idle_timeout, first_delay) = (None, None);
+    Ok(match config.model.provider {
+        ModelProvider::Anthropic => {
+            let base_url = base_url(llm::anthropic::DEFAULT_BASE_URL);
+            let configuration = AnthropicConfiguration { base_url, key, idle_timeout, first_delay };
+            Arc::new(Anthropic::new(configuration).map_err(failed)?)
+        }
+        ModelProvider::Openai => {
+            let base_url = base_url(llm::openai::DEFAULT_BASE_URL);
+            let configuration = OpenaiConfiguration { base_url, key, idle_timeout, first_delay };
+            Arc::new(Openai::new(configuration).map_err(failed)?)
+        }
     })
-    .map_err(|error| StartError::Agent(error.to_string()))?;
-    Ok(Arc::new(anthropic))
+}
+
+/// The models on offer. With `openai` a model is always configured.
+fn models(config: &Config) -> Models {
+    let price = |price: &ModelPrice| Price {
+        input: price.input,
+        output: price.output,
+        cache_read: price.cache_read,
+        cache_write: price.cache_write,
+    };
+    let prices = config.model.prices.iter().map(|(model, own)| (model.clone(), price(own))).collect();
+    Models::new(config.model.provider.as_str(), default_model(config), prices)
+}
+
+fn default_model(config: &Config) -> String {
+    config.model.id.clone().unwrap_or_else(|| llm::known::DEFAULT_MODEL.into())
 }
 
 fn direct_runtime(config: &Config) -> DirectRuntime {

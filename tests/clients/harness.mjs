@@ -77,6 +77,9 @@ export async function startDouble(...args) {
   };
 }
 
+/** The environment of a server that speaks chat completions to the double. */
+export const CHAT_COMPLETIONS = { BORING_AGENT_MODEL_PROVIDER: "openai", BORING_AGENT_MODEL: "scripted-model" };
+
 /** A prompt that scripts the model: one list of actions for each model call. */
 export function scripted(text, ...steps) {
   return `${text}\n\`\`\`model-script\n${JSON.stringify(steps)}\n\`\`\``;
@@ -100,6 +103,7 @@ export async function startServer(modelUrl, { env = {}, args = [] } = {}) {
     BORING_AGENT_MODEL_BASE_URL: modelUrl,
     BORING_AGENT_MODEL: "claude-scripted",
     ANTHROPIC_API_KEY_FILE: join(folder, "key"),
+    OPENAI_API_KEY_FILE: join(folder, "key"),
     ...env,
   });
   const server = { folder, workspace, state };

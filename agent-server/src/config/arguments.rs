@@ -94,15 +94,18 @@ pub struct Arguments {
     /// Seconds between SIGTERM and SIGKILL; the server ends 5 s before [default: end within 5 s]
     #[arg(long, env = "BORING_AGENT_STOP_GRACE_SECONDS", value_name = "SECONDS")]
     pub stop_grace_seconds: Option<String>,
-    /// Model provider: anthropic or openai [default: anthropic]
+    /// Wire of the model provider: anthropic, or openai for any server with chat completions [default: anthropic]
     #[arg(long, env = "BORING_AGENT_MODEL_PROVIDER", value_name = "PROVIDER")]
     pub model_provider: Option<String>,
-    /// Model id [default: the provider's default model]
+    /// Model id; needed with the provider openai [default: claude-sonnet-5-5]
     #[arg(long, env = "BORING_AGENT_MODEL", value_name = "ID")]
     pub model: Option<String>,
-    /// Base URL of the model provider [default: the provider's own]
+    /// Base URL of the model provider; openai's is what stands before `/chat/completions` [default: the provider's own]
     #[arg(long, env = "BORING_AGENT_MODEL_BASE_URL", value_name = "URL")]
     pub model_base_url: Option<String>,
+    /// Prices in US dollars per million tokens, separated by commas: `MODEL=INPUT/OUTPUT[/CACHE_READ[/CACHE_WRITE]]` [default: those of known models]
+    #[arg(long, env = "BORING_AGENT_MODEL_PRICES", value_name = "PRICES")]
+    pub model_prices: Option<String>,
     /// Text appended to the system prompt
     #[arg(long, env = "BORING_AGENT_SYSTEM_PROMPT_FILE", value_name = "FILE")]
     pub system_prompt_file: Option<String>,
@@ -125,7 +128,7 @@ pub struct Arguments {
     /// File with the key of Anthropic; read again after a rejected call
     #[arg(long, env = "ANTHROPIC_API_KEY_FILE", value_name = "FILE")]
     pub anthropic_api_key_file: Option<String>,
-    /// File with the key of the OpenAI-compatible provider
+    /// File with the key of the OpenAI-compatible provider; a server over plain http needs none
     #[arg(long, env = "OPENAI_API_KEY_FILE", value_name = "FILE")]
     pub openai_api_key_file: Option<String>,
 }

@@ -62,6 +62,7 @@ file_options!(
     model_provider,
     model,
     model_base_url,
+    model_prices,
     system_prompt_file,
     command_environment_dir,
     command_files_dir,

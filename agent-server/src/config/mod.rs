@@ -6,6 +6,7 @@
 mod arguments;
 mod file;
 mod interface;
+mod model;
 mod resolve;
 
 use std::collections::BTreeMap;
@@ -62,6 +63,8 @@ impl ModelProvider {
 pub enum KeySource {
     /// None configured.
     Missing,
+    /// None configured, and the server is one that needs none unless it says so.
+    NotNeeded,
     /// A file; read at the first use and again after the provider rejected the key.
     File(PathBuf),
     /// A value of the environment.
@@ -85,6 +88,22 @@ pub struct ModelConfig {
     pub base_url: Option<String>,
     /// Key of the configured provider.
     pub key: KeySource,
+    /// Prices by model id.
+    pub prices: BTreeMap<String, ModelPrice>,
+}
+
+/// US dollars per million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelPrice {
+    /// Input outside the cache.
+    pub input: f64,
+    /// Output.
+    pub output: f64,
+    /// Read from the cache.
+    pub cache_read: f64,
+    /// Written to the cache.
+    pub cache_write: f64,
 }
 
 /// How callers prove who they are. At least one source is set.

@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Arguments, AuthenticationConfig, CommandConfig, Config, ConfigError, ConfigFault, KeySource, LogConfig, LogFormat,
-    ModelConfig, ModelProvider, RuntimeMode, SignedTokens, file, interface,
+    Arguments, AuthenticationConfig, CommandConfig, Config, ConfigError, ConfigFault, LogConfig, LogFormat,
+    RuntimeMode, SignedTokens, file, interface, model,
 };
 
 /// Port of the HTTP interface, the same in a pod.
@@ -40,7 +39,7 @@ impl Surroundings {
         Self { current_dir, variables }
     }
 
-    fn variable(&self, name: &str) -> Option<&str> {
+    pub(super) fn variable(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
@@ -81,13 +80,13 @@ fn fault(name: &str, message: impl Into<String>) -> ConfigFault {
 }
 
 /// Collects faults, so that all of them are told at once.
-struct Check<'a> {
-    surroundings: &'a Surroundings,
+pub(super) struct Check<'a> {
+    pub(super) surroundings: &'a Surroundings,
     faults: Vec<ConfigFault>,
 }
 
 impl Check<'_> {
-    fn fail(&mut self, name: &str, message: impl Into<String>) {
+    pub(super) fn fail(&mut self, name: &str, message: impl Into<String>) {
         self.faults.push(fault(name, message));
     }
 
@@ -100,7 +99,7 @@ impl Check<'_> {
         parsed
     }
 
-    fn choice<T: Copy>(&mut self, name: &str, text: Option<&String>, choices: &[(&str, T)]) -> Option<T> {
+    pub(super) fn choice<T: Copy>(&mut self, name: &str, text: Option<&String>, choices: &[(&str, T)]) -> Option<T> {
         let text = text?;
         let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
         if found.is_none() {
@@ -117,7 +116,7 @@ impl Check<'_> {
         })
     }
 
-    fn path(&self, text: Option<&String>) -> Option<PathBuf> {
+    pub(super) fn path(&self, text: Option<&String>) -> Option<PathBuf> {
         text.filter(|text| !text.is_empty()).map(|text| self.surroundings.current_dir.join(text))
     }
 
@@ -153,7 +152,7 @@ pub fn resolve(arguments: &Arguments, surroundings: &Surroundings) -> Result<Con
     let state_dir = state_dir(&mut check, arguments, &workspace_root, &workspace_id);
     let authentication = authentication(&mut check, arguments, host, &state_dir);
     let stop_grace = stop_grace(&mut check, arguments);
-    let model = model(&mut check, arguments);
+    let model = model::model(&mut check, arguments);
     let system_prompt_file = check.file("--system-prompt-file", arguments.system_prompt_file.as_ref());
     let commands = CommandConfig {
         environment_dir: check.folder("--command-environment-dir", arguments.command_environment_dir.as_ref()),
@@ -302,30 +301,6 @@ fn stop_grace(check: &mut Check, arguments: &Arguments) -> Option<Duration> {
         check.fail(name, format!("{seconds} is more than a day"));
     }
     Some(Duration::from_secs(seconds.min(MAX_STOP_GRACE_SECONDS)))
-}
-
-fn model(check: &mut Check, arguments: &Arguments) -> ModelConfig {
-    let choices = [("anthropic", ModelProvider::Anthropic), ("openai", ModelProvider::Openai)];
-    let provider = check
-        .choice("--model-provider", arguments.model_provider.as_ref(), &choices)
-        .unwrap_or(ModelProvider::Anthropic);
-    let base_url = arguments.model_base_url.as_ref().filter(|url| !url.is_empty()).map(|url| {
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            check.fail("--model-base-url", format!("`{url}` is not an http or https URL"));
-        }
-        url.trim_end_matches('/').to_string()
-    });
-    let (variable, file) = match provider {
-        ModelProvider::Anthropic => ("ANTHROPIC_API_KEY", arguments.anthropic_api_key_file.as_ref()),
-        ModelProvider::Openai => ("OPENAI_API_KEY", arguments.openai_api_key_file.as_ref()),
-    };
-    // A missing key file is no fault: files and history work without a key, and the readiness says so.
-    let key = match (check.path(file), check.surroundings.variable(variable)) {
-        (Some(path), _) => KeySource::File(path),
-        (None, Some(value)) => KeySource::Value(SecretString::from(value.to_string())),
-        (None, None) => KeySource::Missing,
-    };
-    ModelConfig { provider, id: arguments.model.clone().filter(|id| !id.is_empty()), base_url, key }
 }
 
 fn git_variables(surroundings: &Surroundings) -> BTreeMap<String, String> {

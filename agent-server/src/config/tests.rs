@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Arguments, ConfigError, KeySource, Surroundings, load, resolve};
+use super::{Arguments, ConfigError, KeySource, ModelPrice, Surroundings, load, resolve};
 
 struct Place {
     dir: tempfile::TempDir,
@@ -177,13 +177,14 @@ fn the_reference_names_every_variable_of_the_contract() {
         "MODEL_PROVIDER",
         "MODEL",
         "MODEL_BASE_URL",
+        "MODEL_PRICES",
         "SYSTEM_PROMPT_FILE",
         "COMMAND_ENVIRONMENT_DIR",
         "COMMAND_FILES_DIR",
     ] {
         assert!(reference.contains(&format!("`BORING_AGENT_{name}`")), "{name}");
     }
-    assert!(reference.contains("`ANTHROPIC_API_KEY_FILE`"));
+    assert!(reference.contains("`ANTHROPIC_API_KEY_FILE`") && reference.contains("`OPENAI_API_KEY_FILE`"));
 }
 
 #[test]
@@ -191,4 +192,51 @@ fn the_checked_in_reference_is_the_generated_one() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
     let checked_in = std::fs::read_to_string(path).expect("docs/configuration.md");
     assert_eq!(checked_in, super::reference(), "run `agent-server gen configuration > docs/configuration.md`");
+}
+
+#[test]
+fn the_openai_wire_needs_a_model_and_its_key_only_where_one_is_due() {
+    let place = Place::new();
+    let resolved = |url: Option<&str>, file: Option<&str>, variable: Option<&str>| {
+        let mut surroundings = place.surroundings();
+        surroundings.variables.insert("ANTHROPIC_API_KEY".into(), "of-another".into());
+        surroundings.variables.extend(variable.map(|value| ("OPENAI_API_KEY".into(), value.into())));
+        let arguments = Arguments {
+            model_provider: text("openai"),
+            model: text("m"),
+            model_base_url: url.map(str::to_owned),
+            openai_api_key_file: file.map(str::to_owned),
+            ..Arguments::default()
+        };
+        resolve(&arguments, &surroundings).expect("valid").model.key
+    };
+    assert!(matches!(resolved(None, None, None), KeySource::Missing));
+    assert!(matches!(resolved(Some("https://models.example.com/v1"), None, None), KeySource::Missing));
+    assert!(matches!(resolved(Some("http://127.0.0.1:11434/v1"), None, None), KeySource::NotNeeded));
+    assert!(matches!(resolved(Some("http://127.0.0.1:11434/v1"), Some("not-there"), None), KeySource::File(_)));
+    assert!(matches!(resolved(None, None, Some("k")), KeySource::Value(_)));
+    let arguments = Arguments { model_provider: text("openai"), ..Arguments::default() };
+    assert_eq!(faults(&resolve(&arguments, &place.surroundings()).expect_err("invalid")), ["--model"]);
+}
+
+#[test]
+fn prices_are_read_by_model_and_each_wrong_one_is_told() {
+    let place = Place::new();
+    let resolved = |prices: &str| {
+        let arguments = Arguments { model_prices: text(prices), ..Arguments::default() };
+        resolve(&arguments, &place.surroundings()).map(|config| config.model.prices)
+    };
+    let price = |input, output, cache_read, cache_write| ModelPrice { input, output, cache_read, cache_write };
+    assert_eq!(
+        resolved("a=1/8, org/b:free=0/0, c=1/8/0.1,d=1/8/0.1/1.25").expect("valid"),
+        [
+            ("a".to_owned(), price(1.0, 8.0, 1.0, 1.0)),
+            ("c".to_owned(), price(1.0, 8.0, 0.1, 1.0)),
+            ("d".to_owned(), price(1.0, 8.0, 0.1, 1.25)),
+            ("org/b:free".to_owned(), price(0.0, 0.0, 0.0, 0.0)),
+        ]
+        .into()
+    );
+    let error = resolved("a=1,=1/2,b=x/2,c=1/-2,d=1/2/3/4/5,e=1/inf,f,g=1/2,g=1/2").expect_err("invalid");
+    assert_eq!(faults(&error), ["--model-prices"; 8]);
 }

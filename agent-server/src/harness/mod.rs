@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::llm::known::Cost;
+use crate::llm::models::Models;
 use crate::llm::{AssistantBlock, KeyState, ModelMessage, StopReason, ThinkingLevel, Usage};
 
 use self::chunk::Chunk;
@@ -197,6 +198,8 @@ pub trait Harness: Send + Sync {
     fn provider(&self) -> &str;
     /// Name of the provider's wire in session files.
     fn api(&self) -> &str;
+    /// The models on offer and their prices.
+    fn models(&self) -> &Models;
     /// Whether the model can be asked; without network.
     fn key_state(&self) -> KeyState;
     /// The tools on offer.

@@ -18,7 +18,8 @@ use super::step::{Call, Step, StepOutcome};
 use super::tools::ToolRunner;
 use super::{AssistantRecord, Counted, Harness, MessageEnd, ToolRecord, TurnEnd, TurnEvent, TurnRequest};
 use crate::catalog::{Catalog, ToolContent, ToolDefinition};
-use crate::llm::{InputBlock, KeyState, Llm, LlmError, ModelMessage, ModelRequest, StopReason, Usage, known};
+use crate::llm::models::Models;
+use crate::llm::{InputBlock, KeyState, Llm, LlmError, ModelMessage, ModelRequest, StopReason, Usage};
 use crate::sandbox::Sandbox;
 use crate::workspace::Workspace;
 
@@ -29,6 +30,8 @@ const MAX_STEPS: u32 = 200;
 pub struct TurnLoop {
     /// The model.
     pub llm: Arc<dyn Llm>,
+    /// The models on offer and their prices.
+    pub models: Models,
     /// The tools.
     pub catalog: Arc<Catalog>,
     /// Files.
@@ -92,6 +95,10 @@ impl Harness for TurnLoop {
 
     fn api(&self) -> &str {
         self.llm.api()
+    }
+
+    fn models(&self) -> &Models {
+        &self.models
     }
 
     fn key_state(&self) -> KeyState {
@@ -190,7 +197,7 @@ impl<'a> Turn<'a> {
     /// Records the message and runs its calls; `Some` ends the turn.
     async fn take_outcome(&mut self, number: u32, outcome: StepOutcome) -> Option<TurnEnd> {
         let StepOutcome { blocks, calls, usage, end } = outcome;
-        let cost = known::cost(&self.request.model, usage);
+        let cost = self.harness.models.cost(&self.request.model, usage);
         let counted = usage != Usage::default();
         if counted || end.is_ok() {
             let mut step = std::mem::take(&mut self.context.summaries);

@@ -15,7 +15,7 @@ use super::AppState;
 use super::body::{JsonBody, Path, Query};
 use super::error::{ApiError, ApiResult, Code};
 use super::openapi::ErrorBody;
-use crate::llm::{KeyState, known};
+use crate::llm::KeyState;
 use crate::session::index::Record;
 use crate::session::{export, ids};
 
@@ -359,7 +359,9 @@ async fn models(State(app): State<AppState>) -> Json<Models> {
     let provider = harness.provider().to_owned();
     let available = harness.key_state() == KeyState::Present;
     let default = app.sessions.default_model().to_owned();
-    let models = known::offered(&default)
+    let models = harness
+        .models()
+        .offered()
         .into_iter()
         .map(|(id, label)| Model { provider: provider.clone(), id, label, available })
         .collect();

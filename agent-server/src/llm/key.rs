@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::KeyState;
+use super::{KeyState, LlmError};
 
 /// After this long a rejected key may be tried again by one chat, in case the account was repaired.
 const RETRY_REJECTED_AFTER: Duration = Duration::from_secs(30);
@@ -20,6 +20,8 @@ const MAX_KEY_BYTES: usize = 4096;
 pub enum KeySource {
     /// Not configured.
     None,
+    /// Not configured, and the provider is one that needs none until it says otherwise.
+    NotNeeded,
     /// Given directly.
     Value(SecretString),
     /// First line of a file, read again after a rejection and while it is missing.
@@ -49,8 +51,9 @@ struct State {
 }
 
 impl State {
-    fn known(&self) -> KeyState {
+    fn known(&self, source: &KeySource) -> KeyState {
         match (&self.key, self.rejected_at) {
+            (None, None) if matches!(source, KeySource::NotNeeded) => KeyState::Present,
             (None, _) => KeyState::Missing,
             (Some(_), Some(_)) => KeyState::Rejected,
             (Some(_), None) => KeyState::Present,
@@ -63,7 +66,7 @@ impl ModelKey {
     pub fn new(source: KeySource, tell: Tell) -> Self {
         let key = read(&source);
         let state = State { key, rejected_at: None };
-        tell(state.known());
+        tell(state.known(&source));
         Self { source, state: Mutex::new(state), tell }
     }
 
@@ -74,8 +77,8 @@ impl ModelKey {
             self.reload(&mut state);
         }
         match state.rejected_at {
-            Some(at) if state.key.is_some() && at.elapsed() >= RETRY_REJECTED_AFTER => KeyState::Present,
-            _ => state.known(),
+            Some(at) if self.can_call(&state) && at.elapsed() >= RETRY_REJECTED_AFTER => KeyState::Present,
+            _ => state.known(&self.source),
         }
     }
 
@@ -84,29 +87,35 @@ impl ModelKey {
         self.lock().rejected_at.is_some()
     }
 
-    /// The key to send.
-    pub fn get(&self) -> Option<SecretString> {
+    /// The key to send; `None` where the provider needs none.
+    pub fn get(&self) -> Result<Option<SecretString>, LlmError> {
         let mut state = self.lock();
         if state.key.is_none() {
             self.reload(&mut state);
         }
-        state.key.clone()
+        if self.can_call(&state) { Ok(state.key.clone()) } else { Err(LlmError::KeyMissing) }
     }
 
-    /// The provider rejected `used`. Reads the source again; true when there is another key to try.
-    pub fn rejected(&self, used: &SecretString) -> bool {
+    fn can_call(&self, state: &State) -> bool {
+        state.key.is_some() || matches!(self.source, KeySource::NotNeeded)
+    }
+
+    /// The provider rejected `used`, or a call without a key. Reads the source again; true when there is another key to
+    /// try.
+    pub fn rejected(&self, used: Option<&SecretString>) -> bool {
         let mut state = self.lock();
         state.rejected_at = Some(Instant::now());
         self.reload(&mut state);
-        (self.tell)(state.known());
-        state.key.as_ref().is_some_and(|key| key.expose_secret() != used.expose_secret())
+        (self.tell)(state.known(&self.source));
+        let text = |key: &SecretString| key.expose_secret().to_owned();
+        state.key.is_some() && state.key.as_ref().map(text) != used.map(text)
     }
 
     /// The provider accepted the key.
     pub fn accepted(&self) {
         let mut state = self.lock();
         if state.rejected_at.take().is_some() {
-            (self.tell)(state.known());
+            (self.tell)(state.known(&self.source));
         }
     }
 
@@ -119,7 +128,7 @@ impl ModelKey {
         if changed {
             state.key = fresh;
             state.rejected_at = None;
-            (self.tell)(state.known());
+            (self.tell)(state.known(&self.source));
         }
     }
 
@@ -130,7 +139,7 @@ impl ModelKey {
 
 fn read(source: &KeySource) -> Option<SecretString> {
     let text = match source {
-        KeySource::None => return None,
+        KeySource::None | KeySource::NotNeeded => return None,
         KeySource::Value(value) => return (!value.expose_secret().is_empty()).then(|| value.clone()),
         KeySource::File(path) => match std::fs::read_to_string(path) {
             Ok(text) if text.len() <= MAX_KEY_BYTES => text,
@@ -164,8 +173,8 @@ mod tests {
         assert_eq!(key.state(), KeyState::Missing);
         std::fs::write(&path, "first\n").expect("write");
         assert_eq!(key.state(), KeyState::Present);
-        let used = key.get().expect("key");
-        assert!(!key.rejected(&used), "the same key is no other key");
+        let used = key.get().expect("can call");
+        assert!(!key.rejected(used.as_ref()), "the same key is no other key");
         assert_eq!(key.state(), KeyState::Rejected);
         std::fs::write(&path, "second").expect("write");
         assert_eq!(key.state(), KeyState::Present);
@@ -173,5 +182,16 @@ mod tests {
         assert!(!format!("{key:?}").contains("second"));
         let told = told.lock().expect("no panic");
         assert_eq!(*told, [KeyState::Missing, KeyState::Present, KeyState::Rejected, KeyState::Present]);
+    }
+    #[test]
+    fn a_provider_that_needs_no_key_can_be_called_until_it_asks_for_one() {
+        let key = ModelKey::new(KeySource::NotNeeded, Box::new(|_| {}));
+        assert_eq!((key.state(), key.get().expect("can call").is_none()), (KeyState::Present, true));
+        assert!(!key.rejected(None), "there is no other key");
+        assert_eq!(key.state(), KeyState::Missing);
+        key.accepted();
+        assert_eq!(key.state(), KeyState::Present);
+        let missing = ModelKey::new(KeySource::None, Box::new(|_| {}));
+        assert_eq!((missing.state(), missing.get().err()), (KeyState::Missing, Some(LlmError::KeyMissing)));
     }
 }

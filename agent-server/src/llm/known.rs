@@ -80,8 +80,8 @@ const ANTHROPIC: &[KnownModel] = &[
     KnownModel::new("claude-3-5-haiku", "Claude Haiku 3.5", 8_192, (0.8, 4.0)),
 ];
 
-/// Ids shown by `GET /agent/models` besides the configured one.
-const OFFERED: &[&str] = &["claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5"];
+/// Ids shown by `GET /agent/models` besides the configured ones.
+pub const OFFERED: &[&str] = &["claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5"];
 
 /// The model used when none is configured.
 pub const DEFAULT_MODEL: &str = "claude-sonnet-5-5";
@@ -143,14 +143,6 @@ pub struct Cost {
     pub total: f64,
 }
 
-/// Id and label of the models on offer, the configured one first.
-pub fn offered(configured: &str) -> Vec<(String, String)> {
-    std::iter::once(configured)
-        .chain(OFFERED.iter().copied().filter(|id| *id != configured))
-        .map(|id| (id.to_owned(), find(id).map_or_else(|| id.to_owned(), |known| known.label.to_owned())))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,12 +170,5 @@ mod tests {
         assert_eq!(label("claude-sonnet-5-5"), "Claude Sonnet 5.5");
         assert_eq!(label("claude-sonnet-5"), "Claude Sonnet 5");
         assert_eq!(label("claude-opus-4-5-20251101"), "Claude Opus 4.5");
-    }
-
-    #[test]
-    fn every_offered_model_is_known_and_the_configured_one_comes_first() {
-        let offered = offered("local-model");
-        assert_eq!(offered[0], ("local-model".to_owned(), "local-model".to_owned()));
-        assert!(offered[1..].iter().all(|(id, label)| find(id).is_some_and(|known| known.label == label)));
     }
 }

@@ -5,6 +5,9 @@
 pub mod anthropic;
 pub mod key;
 pub mod known;
+pub mod models;
+pub mod openai;
+mod transport;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -282,6 +285,9 @@ pub enum KeyState {
     Rejected,
 }
 
+/// The events of one call, in order.
+pub type ModelStream = BoxStream<'static, Result<ModelEvent, LlmError>>;
+
 /// A model provider.
 #[async_trait::async_trait]
 pub trait Llm: Send + Sync {
@@ -292,6 +298,5 @@ pub trait Llm: Send + Sync {
     /// What is known about the key; does not touch the network. Chat answers `model_unavailable` unless `Present`.
     fn key_state(&self) -> KeyState;
     /// Starts a call. Retries (4 attempts, `retry-after` honoured) happen only before the first event.
-    async fn stream(&self, request: ModelRequest)
-    -> Result<BoxStream<'static, Result<ModelEvent, LlmError>>, LlmError>;
+    async fn stream(&self, request: ModelRequest) -> Result<ModelStream, LlmError>;
 }

@@ -82,6 +82,11 @@ pub const fn spec_rules() -> &'static [Rule] {
             message: "spec.storage.ephemeral.sizeLimit must be at least 1Mi",
         },
         Rule {
+            path: &["spec", "agent", "model"],
+            rule: "!has(self.provider) || self.provider != 'openai' || has(self.id)",
+            message: "spec.agent.model.id is needed with provider openai",
+        },
+        Rule {
             path: &["spec", "agent", "credentials"],
             rule: "self.filter(credential, credential.purpose == 'ModelKey').size() <= 1",
             message: "at most one credential has purpose ModelKey",
@@ -93,8 +98,8 @@ pub const fn spec_rules() -> &'static [Rule] {
         },
         Rule {
             path: &["spec", "agent", "env", "[]"],
-            rule: "!self.name.matches('^(BORING_AGENT_|LD_|KUBERNETES_|GIT_CONFIG_).*') && !self.name.matches('^.*_[Pp][Rr][Oo][Xx][Yy]$') && self.name != 'ANTHROPIC_API_KEY_FILE'",
-            message: "names that begin with BORING_AGENT_, LD_, KUBERNETES_ or GIT_CONFIG_, end in _PROXY, or are ANTHROPIC_API_KEY_FILE belong to the operator",
+            rule: "!self.name.matches('^(BORING_AGENT_|LD_|KUBERNETES_|GIT_CONFIG_).*') && !self.name.matches('^.*_[Pp][Rr][Oo][Xx][Yy]$') && !(self.name in ['ANTHROPIC_API_KEY_FILE', 'OPENAI_API_KEY_FILE'])",
+            message: "names that begin with BORING_AGENT_, LD_, KUBERNETES_ or GIT_CONFIG_, end in _PROXY, or are ANTHROPIC_API_KEY_FILE or OPENAI_API_KEY_FILE belong to the operator",
         },
         Rule {
             path: &["spec", "lifecycle"],

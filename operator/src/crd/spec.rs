@@ -76,11 +76,12 @@ pub struct Model {
     /// Wire format of the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<ModelProvider>,
-    /// The provider's name of the model.
+    /// The provider's name of the model; needed with provider openai.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^\S+$"))]
     pub id: Option<String>,
-    /// Address of the provider; the provider's public one when absent.
+    /// Address of the provider; the provider's public one when absent. With provider openai it is what stands before
+    /// `/chat/completions`, and over plain http no key is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 8, max = 1024), regex(pattern = r"^https?://[^\s/?#@]+(/[^\s?#]*)?$"))]
     pub base_url: Option<String>,
@@ -92,6 +93,27 @@ pub enum ModelProvider {
     /// The Messages API of Anthropic.
     #[serde(rename = "anthropic")]
     Anthropic,
+    /// Chat completions of OpenAI, which many other providers and servers of one's own speak.
+    #[serde(rename = "openai")]
+    Openai,
+}
+
+impl ModelProvider {
+    /// The word of the API and of the agent server.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::Openai => "openai",
+        }
+    }
+
+    /// The variable that names the file with the key.
+    pub const fn key_variable(self) -> &'static str {
+        match self {
+            Self::Anthropic => "ANTHROPIC_API_KEY_FILE",
+            Self::Openai => "OPENAI_API_KEY_FILE",
+        }
+    }
 }
 
 /// One value of a Secret and what it is for.

@@ -32,7 +32,7 @@ pub const EFFECTIVE: &[(&str, &str)] = &[
         "the operator's setting (`agentServer.image.pullPolicy` of the chart, IfNotPresent)",
     ),
     ("spec.agent.model.provider", "anthropic"),
-    ("spec.agent.model.id", "the agent server's own default"),
+    ("spec.agent.model.id", "the agent server's own default (with provider openai none)"),
     ("spec.agent.model.baseUrl", "the provider's public address"),
     ("spec.resources.requests", "cpu 100m, memory 128Mi, ephemeral-storage 128Mi; each at most the limit that holds"),
     (

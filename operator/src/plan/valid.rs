@@ -117,6 +117,9 @@ impl Valid {
         let credentials = Credentials::parse(config, agent.credentials)?;
         let model_endpoint =
             model.base_url.map(|url| Ok((endpoint(config, &url, &workspace.namespace)?, url))).transpose()?;
+        if model.provider == Some(ModelProvider::Openai) && model.id.is_none() {
+            return Err(Invalid::spec("spec.agent.model.id is needed with provider openai"));
+        }
         Ok(Self {
             name: workspace.name.clone(),
             namespace: workspace.namespace.clone(),
@@ -314,7 +317,7 @@ fn environment(raw: Vec<crate::crd::EnvironmentVariable>) -> Result<BTreeMap<Str
     let reserved = |name: &str| {
         ["BORING_AGENT_", "LD_", "KUBERNETES_", "GIT_CONFIG_"].iter().any(|prefix| name.starts_with(prefix))
             || name.to_ascii_uppercase().ends_with("_PROXY")
-            || name == "ANTHROPIC_API_KEY_FILE"
+            || [ModelProvider::Anthropic, ModelProvider::Openai].iter().any(|provider| name == provider.key_variable())
     };
     raw.into_iter()
         .map(|variable| {

@@ -4,6 +4,7 @@
 
 use serde::Deserialize;
 
+use crate::llm::transport::Decode;
 use crate::llm::{LlmError, ModelEvent, StopReason, Usage};
 
 #[derive(Deserialize)]
@@ -129,14 +130,9 @@ pub struct Decoder {
     done: bool,
 }
 
-impl Decoder {
-    /// Whether `message_stop` has come.
-    pub fn is_done(&self) -> bool {
-        self.done
-    }
-
+impl Decode for Decoder {
     /// Takes the data of one server-sent event; unknown kinds are skipped, as the API asks of its clients.
-    pub fn take(&mut self, data: &str, mut emit: impl FnMut(ModelEvent)) -> Result<(), LlmError> {
+    fn take(&mut self, data: &str, emit: &mut dyn FnMut(ModelEvent)) -> Result<(), LlmError> {
         let event: WireEvent =
             serde_json::from_str(data).map_err(|error| LlmError::Protocol(format!("unreadable event: {error}")))?;
         if let WireEvent::Error { error } = &event {
@@ -175,7 +171,18 @@ impl Decoder {
         Ok(())
     }
 
-    fn start_block(&mut self, index: u64, block: WireBlock, mut emit: impl FnMut(ModelEvent)) -> Result<(), LlmError> {
+    fn end(&mut self, _: &mut dyn FnMut(ModelEvent)) -> Result<(), LlmError> {
+        Err(LlmError::Connection("the stream ended early".into()))
+    }
+
+    /// Whether `message_stop` has come.
+    fn is_done(&self) -> bool {
+        self.done
+    }
+}
+
+impl Decoder {
+    fn start_block(&mut self, index: u64, block: WireBlock, emit: &mut dyn FnMut(ModelEvent)) -> Result<(), LlmError> {
         if self.open.is_some() {
             return protocol("a block inside a block");
         }
@@ -208,7 +215,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn delta(&mut self, index: u64, delta: WireDelta, mut emit: impl FnMut(ModelEvent)) -> Result<(), LlmError> {
+    fn delta(&mut self, index: u64, delta: WireDelta, emit: &mut dyn FnMut(ModelEvent)) -> Result<(), LlmError> {
         let Some((open_index, open)) = &mut self.open else { return protocol("a delta outside a block") };
         if *open_index != index {
             return protocol("a delta for another block");
@@ -228,7 +235,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn stop_block(&mut self, index: u64, mut emit: impl FnMut(ModelEvent)) -> Result<(), LlmError> {
+    fn stop_block(&mut self, index: u64, emit: &mut dyn FnMut(ModelEvent)) -> Result<(), LlmError> {
         match self.open.take() {
             Some((open_index, open)) if open_index == index => {
                 match open {

@@ -2,13 +2,17 @@
 
 use std::sync::Mutex;
 
+use bytes::Bytes;
+use futures::StreamExt;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
 use crate::llm::key::KeySource;
-use crate::llm::{StopReason, ThinkingLevel, Usage};
+use crate::llm::transport::Call;
+use crate::llm::{ModelEvent, StopReason, ThinkingLevel, Usage};
 
 const STREAM: &str = include_str!("../../../tests/fixtures/anthropic-stream.txt");
 
@@ -57,28 +61,16 @@ fn request() -> ModelRequest {
     }
 }
 
-/// A call that has its answer already and repeats nothing.
-fn call(shared: &Arc<Shared>, pieces: Vec<Bytes>) -> Call {
-    Call {
-        shared: Arc::clone(shared),
-        body: Bytes::new(),
-        cancel: CancellationToken::new(),
-        delays: ExponentialBuilder::default().with_max_times(0).build(),
-        key_reread: false,
-        events: Some(events(futures::stream::iter(pieces.into_iter().map(Ok)))),
-        decoder: Decoder::default(),
-        ready: VecDeque::new(),
-        shown: false,
-        over: false,
-    }
-}
-
 /// Making a client reads the machine's certificates, so one serves a whole test.
-fn shared() -> Arc<Shared> {
-    client("http://127.0.0.1:1", key("k")).shared
+fn shared() -> Arc<Transport<MessagesApi>> {
+    client("http://127.0.0.1:1", key("k")).transport
 }
 
-async fn all(mut call: Call) -> (Vec<ModelEvent>, Option<LlmError>) {
+fn call(transport: &Arc<Transport<MessagesApi>>, pieces: Vec<Bytes>) -> Call<MessagesApi> {
+    Call::answered(transport, pieces)
+}
+
+async fn all(mut call: Call<MessagesApi>) -> (Vec<ModelEvent>, Option<LlmError>) {
     let mut seen = Vec::new();
     while let Some(item) = call.next().await {
         match item {
@@ -239,7 +231,7 @@ async fn a_rejected_key_is_read_again_once_and_readiness_hears_of_it() {
     assert_eq!(outcome(&client).await, Ok(expected()));
     // The key is exchanged while a call is under way: the same call goes on with it.
     std::fs::write(&file, "old\n").expect("write");
-    client.shared.key.rejected(&"new".to_owned().into());
+    client.transport.key.rejected(Some(&"new".to_owned().into()));
     std::fs::write(&file, "new\n").expect("write");
     assert_eq!(outcome(&client).await, Ok(expected()));
     let told = told.lock().expect("no panic");

@@ -29,6 +29,7 @@ use crate::catalog::{
 };
 use crate::harness::TurnLoop;
 use crate::harness::prompt::PromptSettings;
+use crate::llm::models::Models;
 use crate::llm::{KeyState, Llm, LlmError, ModelEvent, ModelRequest, StopReason, ThinkingLevel, Usage};
 use crate::sandbox::{ExecEvent, ExecRequest, Isolation, IsolationKind, Sandbox, SandboxError};
 use crate::workspace::{LocalWorkspace, WriteOptions};
@@ -244,6 +245,7 @@ pub(crate) fn open(state: &Path, workspace: &Path, script: &Arc<Script>, begin_t
     .map(|(name, access)| Arc::new(TestTool(name, access)) as Arc<dyn Tool>)
     .into();
     let harness = TurnLoop {
+        models: Models::new("anthropic", "claude-x".into(), std::collections::BTreeMap::new()),
         llm: script.clone(),
         catalog: Arc::new(Catalog::new(tools)),
         workspace: Arc::new(LocalWorkspace::open(workspace, "/workspace").expect("workspace")),

@@ -164,7 +164,7 @@ fn own_environment(valid: &Valid) -> BTreeMap<&'static str, String> {
         ("GIT_CONFIG_VALUE_0", volumes::WORKSPACE.to_owned()),
     ]);
     let optional = [
-        ("BORING_AGENT_MODEL_PROVIDER", valid.model_provider.map(|ModelProvider::Anthropic| "anthropic".to_owned())),
+        ("BORING_AGENT_MODEL_PROVIDER", valid.model_provider.map(|provider| provider.as_str().to_owned())),
         ("BORING_AGENT_MODEL", valid.model_id.clone()),
         ("BORING_AGENT_MODEL_BASE_URL", valid.model_endpoint.as_ref().map(|(_, url)| url.clone())),
         (
@@ -172,7 +172,7 @@ fn own_environment(valid: &Valid) -> BTreeMap<&'static str, String> {
             valid.system_prompt.as_ref().map(|_| format!("{}/system-prompt", volumes::POD)),
         ),
         (
-            "ANTHROPIC_API_KEY_FILE",
+            valid.model_provider.unwrap_or(ModelProvider::Anthropic).key_variable(),
             valid.model_key.as_ref().map(|secret| format!("{}/{}", volumes::MODEL_KEY, secret.key)),
         ),
         (

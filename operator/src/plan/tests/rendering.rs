@@ -40,6 +40,23 @@ fn a_workspace_with_everything_renders_everything() {
 }
 
 #[test]
+fn the_key_of_each_provider_has_its_own_variable() {
+    for (model, variable, other) in [
+        (json!({}), "ANTHROPIC_API_KEY_FILE", "OPENAI_API_KEY_FILE"),
+        (json!({"provider": "openai", "id": "m"}), "OPENAI_API_KEY_FILE", "ANTHROPIC_API_KEY_FILE"),
+    ] {
+        let key = json!([{"name": "k", "secretKeyRef": {"name": "agent-a", "key": "token"}, "purpose": "ModelKey"}]);
+        let pod = children::pod(&valid(json!({"agent": {"model": model.clone(), "credentials": key}})), "KEYS");
+        let environment = pod.spec.expect("a spec").containers.remove(0).env.expect("an environment");
+        let value = |name: &str| environment.iter().find(|one| one.name == name).and_then(|one| one.value.clone());
+        assert_eq!(value(variable).as_deref(), Some("/run/boring-agent/model-key/token"), "{model}");
+        assert_eq!(value(other), None, "{model}");
+        let provider = model["provider"].as_str().map(str::to_owned);
+        assert_eq!(value("BORING_AGENT_MODEL_PROVIDER"), provider, "{model}");
+    }
+}
+
+#[test]
 fn ephemeral_space_is_on_the_node_and_counts_into_its_limit() {
     let valid = valid(json!({"storage": {"ephemeral": {"sizeLimit": "3Gi"}}}));
     assert_eq!(children::claim(&valid, None, None), None);

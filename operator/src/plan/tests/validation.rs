@@ -54,6 +54,8 @@ fn what_the_schema_refuses_is_refused_here_too() {
         json!({"agent": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}),
         json!({"agent": {"env": [{"name": "https_proxy", "value": "x"}]}}),
         json!({"agent": {"env": [{"name": "BORING_AGENT_MODE", "value": "x"}]}}),
+        json!({"agent": {"env": [{"name": "OPENAI_API_KEY_FILE", "value": "x"}]}}),
+        json!({"agent": {"model": {"provider": "openai"}}}),
         json!({"agent": {"model": {"baseUrl": "http://user:secret@host/"}}}),
         json!({"storage": {"size": "1Gi", "ephemeral": {}}}),
         json!({"storage": {"size": "a lot"}}),

@@ -7,7 +7,7 @@ use clap::Parser;
 use fakes::model::{ModelDouble, Options, bind, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A strict double of the Anthropic Messages API, scripted from the prompt.
+/// A strict double of the Anthropic Messages API and of OpenAI-compatible chat completions, scripted from the prompt.
 #[derive(Parser)]
 struct Arguments {
     /// Address to listen on.
@@ -22,6 +22,9 @@ struct Arguments {
     /// Join neighbouring messages of one role, as the provider does, instead of refusing them.
     #[arg(long)]
     join_roles: bool,
+    /// Answer chat completions without a key, as a server of one's own does.
+    #[arg(long)]
+    keyless: bool,
 }
 
 #[tokio::main]
@@ -32,7 +35,8 @@ async fn main() -> anyhow::Result<()> {
     let (listener, address) = bind(&arguments.host, arguments.port)
         .await
         .with_context(|| format!("cannot listen on {}:{}", arguments.host, arguments.port))?;
-    let options = Options { context_tokens: arguments.context_tokens, join_roles: arguments.join_roles };
+    let Arguments { context_tokens, join_roles, keyless, .. } = arguments;
+    let options = Options { context_tokens, join_roles, keyless };
     let (router, _record) = ModelDouble::router(options);
     let mut output = std::io::stdout();
     writeln!(output, "listening on http://{address}")?;

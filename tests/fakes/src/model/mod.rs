@@ -1,4 +1,5 @@
-//! The model provider's double: the Anthropic Messages API, streaming and not, scripted from the prompt.
+//! The model provider's double: the Anthropic Messages API and OpenAI-compatible chat completions, streaming and not,
+//! scripted from the prompt.
 //!
 //! Owns the routes, the life of a server in a test, and the order of checks of one request. Must know neither product.
 //! How to script it stands in `script.rs`; what it demands of a request in `invariants.rs`.
@@ -6,6 +7,7 @@
 mod answer;
 mod blocks;
 mod invariants;
+mod openai;
 mod pieces;
 mod prompt;
 mod record;
@@ -52,11 +54,13 @@ pub struct Options {
     /// Join neighbouring messages of one role before the checks, as the provider does, instead of refusing them. Off by
     /// default: a conversation that was put together with care alternates.
     pub join_roles: bool,
+    /// Chat completions need no key, as with a server of one's own.
+    pub keyless: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { context_tokens: 200_000, join_roles: false }
+        Self { context_tokens: 200_000, join_roles: false, keyless: false }
     }
 }
 
@@ -71,7 +75,8 @@ struct Double {
 ///
 /// Dropping it fails the test when a request broke an invariant and nobody called [`ModelDouble::take_failures`].
 pub struct ModelDouble {
-    /// Base URL without a trailing slash, such as `http://127.0.0.1:40123`; clients append `/v1/messages`.
+    /// Base URL without a trailing slash, such as `http://127.0.0.1:40123`; clients append `/v1/messages` or
+    /// `/v1/chat/completions`.
     pub base_url: String,
     record: Arc<Record>,
     stop: Option<oneshot::Sender<()>>,
@@ -103,6 +108,7 @@ impl ModelDouble {
         let double = Arc::new(Double { options, record: Arc::clone(&record), cache: usage::PromptCache::default() });
         let router = Router::new()
             .route("/v1/messages", post(messages).fallback(wrong_method))
+            .route("/v1/chat/completions", post(openai::chat_completions).fallback(wrong_method))
             .route("/healthz", get(|| async { "ok" }))
             .route("/double/failures", get(failures).delete(take_failures))
             .route("/double/requests", get(requests))
@@ -205,6 +211,7 @@ async fn accept(double: &Double, number: u64, request: Request) -> Result<answer
     let mut body: Value = serde_json::from_slice(&bytes)
         .map_err(|error| ProviderError::violation("json", format!("The request body is not valid JSON: {error}")))?;
     double.record.describe(number, &body);
+    double.record.keep_body(number, &body);
     if double.options.join_roles {
         blocks::join_roles(&mut body);
     }

@@ -139,19 +139,24 @@ impl Record {
         number
     }
 
-    /// Its body was read.
+    /// Its body was read; the newest ones are kept as they came.
+    pub(super) fn keep_body(&self, number: u64, body: &Value) {
+        if body.to_string().len() > MAX_BODY_BYTES {
+            return;
+        }
+        let mut inner = self.inner();
+        if inner.bodies.len() == MAX_BODIES {
+            inner.bodies.pop_front();
+        }
+        inner.bodies.push_back((number, body.clone()));
+    }
+
+    /// Its body in the form of the Messages API, for the summary.
     pub(super) fn describe(&self, number: u64, body: &Value) {
         let size = |value: &Value| value.as_array().map_or(0, Vec::len);
         let names = body["tools"].as_array().into_iter().flatten();
         let names = names.filter_map(|tool| tool["name"].as_str().map(str::to_owned)).collect();
-        let keep = body.to_string().len() <= MAX_BODY_BYTES;
         let mut inner = self.inner();
-        if keep {
-            if inner.bodies.len() == MAX_BODIES {
-                inner.bodies.pop_front();
-            }
-            inner.bodies.push_back((number, body.clone()));
-        }
         inner.update(number, |summary| {
             body["model"].as_str().unwrap_or_default().clone_into(&mut summary.model);
             summary.messages = size(&body["messages"]);
