@@ -9,6 +9,7 @@ pub mod harness;
 pub mod http;
 pub mod llm;
 pub mod predecessor;
+pub mod provisioning;
 pub mod quiesce;
 pub mod readiness;
 pub mod runtime;
@@ -41,6 +42,7 @@ use crate::llm::models::{Models, Price};
 use crate::llm::openai::{Openai, OpenaiConfiguration};
 use crate::llm::{KeyState, Llm, LlmError};
 use crate::predecessor::StateLock;
+use crate::provisioning::{Provisioning, PythonLibraries};
 use crate::quiesce::Quiesce;
 use crate::readiness::{ModelKey, Readiness};
 use crate::runtime::RuntimeError;
@@ -117,7 +119,7 @@ async fn prepare(
         .await
         .map_err(|error| StartError::Agent(format!("the state directory cannot be locked: {}", error.kind())))?;
     loop {
-        match compose(config.clone(), metrics.clone(), started_at).await {
+        match compose(config.clone(), metrics.clone(), starting, started_at).await {
             Err(StartError::Runtime(RuntimeError::Sandbox(error))) => {
                 tracing::error!(%error, "commands cannot be run");
                 starting.set_sandbox(Some(error.to_string()));
@@ -133,9 +135,17 @@ fn folders(config: &Config) -> Vec<storage::NamedFolder> {
     vec![("workspace", config.workspace_root.clone()), ("state", config.state_dir.clone())]
 }
 
-/// Puts the parts together. The folders of the workspace and of the state exist and can be written.
-pub async fn compose(config: Arc<Config>, metrics: Arc<Metrics>, started_at: Instant) -> Result<AppState, StartError> {
+/// Puts the parts together. The folders of the workspace and of the state exist and can be written. `starting` shows what is
+/// being prepared in the workspace, before anything else uses it.
+pub async fn compose(
+    config: Arc<Config>,
+    metrics: Arc<Metrics>,
+    starting: &Readiness,
+    started_at: Instant,
+) -> Result<AppState, StartError> {
     let runtime = direct_runtime(&config).build().await?;
+    starting.set_sandbox(None);
+    provisioning(&config).until_done(&runtime.sandbox(), starting).await;
     let readiness = Arc::new(Readiness::new());
     let (workspace, sandbox) = (runtime.workspace(), runtime.sandbox());
     let counted = sandbox.clone();
@@ -301,6 +311,18 @@ fn default_model(config: &Config) -> String {
     config.model.id.clone().unwrap_or_else(|| llm::known::DEFAULT_MODEL.into())
 }
 
+/// What a fresh workspace gets.
+fn provisioning(config: &Config) -> Provisioning {
+    Provisioning {
+        root: config.workspace_root.clone(),
+        template: config.provisioning.template_path.clone(),
+        python: PythonLibraries {
+            requirements: config.provisioning.python_packages.clone(),
+            system_path: std::env::var("PATH").unwrap_or_default(),
+        },
+    }
+}
+
 fn direct_runtime(config: &Config) -> DirectRuntime {
     let mut secret_files = Vec::from_iter(config.authentication.static_token_file.clone());
     secret_files.extend(config.authentication.signed.as_ref().map(|signed| signed.keys_file.clone()));
@@ -314,6 +336,7 @@ fn direct_runtime(config: &Config) -> DirectRuntime {
         command_environment_dir: config.commands.environment_dir.clone(),
         server_environment: std::env::vars_os().collect(),
         in_pod: config.pod_uid.is_some(),
+        python_libraries: !config.provisioning.python_packages.is_empty(),
         supervisor: DirectSettings::THIS_PROGRAM.into(),
     }
 }

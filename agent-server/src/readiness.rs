@@ -28,8 +28,19 @@ pub struct Facts {
     pub storage_failure: Option<String>,
     /// Why commands cannot run; `None` when they can.
     pub sandbox_failure: Option<String>,
+    /// What is being prepared in the workspace, or why that fails; `None` when all is there.
+    pub provisioning: Option<Provisioning>,
     /// Model key.
     pub model_key: ModelKey,
+}
+
+/// A workspace that does not have yet what it should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Provisioning {
+    /// This is being done.
+    Running(String),
+    /// This went wrong; it is tried again.
+    Failed(String),
 }
 
 /// What the probes show.
@@ -51,6 +62,13 @@ impl Facts {
         }
         if let Some(message) = &self.sandbox_failure {
             return Verdict::Unavailable("SandboxUnavailable", message.clone());
+        }
+        match &self.provisioning {
+            Some(Provisioning::Running(step)) => return Verdict::Unavailable("Provisioning", step.clone()),
+            Some(Provisioning::Failed(message)) => {
+                return Verdict::Unavailable("ProvisioningFailed", message.clone());
+            }
+            None => {}
         }
         if !self.started {
             return Verdict::Unavailable("Starting", "the server is starting".into());
@@ -77,8 +95,13 @@ impl Default for Readiness {
 impl Readiness {
     /// Not started, no failure known, key missing.
     pub fn new() -> Self {
-        let facts =
-            Facts { started: false, storage_failure: None, sandbox_failure: None, model_key: ModelKey::Missing };
+        let facts = Facts {
+            started: false,
+            storage_failure: None,
+            sandbox_failure: None,
+            provisioning: None,
+            model_key: ModelKey::Missing,
+        };
         Self { facts: watch::Sender::new(facts) }
     }
 
@@ -107,6 +130,16 @@ impl Readiness {
         self.update(|facts| facts.sandbox_failure = failure);
     }
 
+    /// What is being prepared; `None` when all is there.
+    pub fn set_provisioning(&self, step: Option<String>) {
+        self.update(|facts| facts.provisioning = step.map(Provisioning::Running));
+    }
+
+    /// What could not be prepared.
+    pub fn fail_provisioning(&self, message: String) {
+        self.update(|facts| facts.provisioning = Some(Provisioning::Failed(message)));
+    }
+
     /// What is known of the model key.
     pub fn set_model_key(&self, key: ModelKey) {
         self.update(|facts| facts.model_key = key);
@@ -123,10 +156,16 @@ impl Readiness {
 
 #[cfg(test)]
 mod tests {
-    use super::{Facts, ModelKey, Readiness, Verdict};
+    use super::{Facts, ModelKey, Provisioning, Readiness, Verdict};
 
     fn good() -> Facts {
-        Facts { started: true, storage_failure: None, sandbox_failure: None, model_key: ModelKey::Accepted }
+        Facts {
+            started: true,
+            storage_failure: None,
+            sandbox_failure: None,
+            provisioning: None,
+            model_key: ModelKey::Accepted,
+        }
     }
 
     #[test]
@@ -144,6 +183,13 @@ mod tests {
         assert_eq!(broken.judge(), Verdict::Unavailable("VolumeNotWritable", "state".into()));
         let commands = Facts { sandbox_failure: Some("no shell".into()), ..good() };
         assert_eq!(commands.judge(), Verdict::Unavailable("SandboxUnavailable", "no shell".into()));
+        for (provisioning, reason) in [
+            (Provisioning::Running("copying".into()), "Provisioning"),
+            (Provisioning::Failed("copying".into()), "ProvisioningFailed"),
+        ] {
+            let facts = Facts { provisioning: Some(provisioning), started: false, ..good() };
+            assert_eq!(facts.judge(), Verdict::Unavailable(reason, "copying".into()));
+        }
         assert_eq!(
             Facts { started: false, ..good() }.judge(),
             Verdict::Unavailable("Starting", "the server is starting".into())

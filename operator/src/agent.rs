@@ -247,6 +247,8 @@ fn words(words: &[String], status: StatusCode) -> Result<Vec<ReadinessReason>, A
             "ModelKeyRejected" => Ok(ReadinessReason::ModelKeyRejected),
             "VolumeNotWritable" => Ok(ReadinessReason::VolumeNotWritable),
             "SandboxUnavailable" => Ok(ReadinessReason::SandboxUnavailable),
+            "Provisioning" => Ok(ReadinessReason::Provisioning),
+            "ProvisioningFailed" => Ok(ReadinessReason::ProvisioningFailed),
             "Draining" => Ok(ReadinessReason::Draining),
             "Starting" => Ok(ReadinessReason::Starting),
             _ => Err(AgentError::Refused { status }),

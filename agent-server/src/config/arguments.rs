@@ -119,6 +119,12 @@ pub struct Arguments {
     /// them
     #[arg(long, env = "BORING_AGENT_UI_KINDS", value_name = "NAMES")]
     pub ui_kinds: Option<String>,
+    /// Folder whose content is copied once into an empty workspace [default: none]
+    #[arg(long, env = "BORING_AGENT_TEMPLATE_PATH", value_name = "FOLDER")]
+    pub template_path: Option<String>,
+    /// Python libraries for commands, separated by blanks, such as `pandas numpy>=2,<3` [default: none]
+    #[arg(long, env = "BORING_AGENT_PYTHON_PACKAGES", value_name = "LIST")]
+    pub python_packages: Option<String>,
     /// Log filter, such as `info` or `agent_server=debug` [default: `RUST_LOG`, else info]
     #[arg(long, env = "BORING_AGENT_LOG", value_name = "FILTER")]
     pub log: Option<String>,

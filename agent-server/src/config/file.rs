@@ -22,7 +22,7 @@ impl Scalar {
         match self {
             Self::Text(text) => text,
             Self::Number(number) => number.to_string(),
-            Self::List(list) => list.join(","),
+            Self::List(list) => list.join(", "),
         }
     }
 }
@@ -67,6 +67,8 @@ file_options!(
     command_environment_dir,
     command_files_dir,
     ui_kinds,
+    template_path,
+    python_packages,
     log,
     log_format,
     anthropic_api_key_file,

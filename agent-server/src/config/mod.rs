@@ -7,6 +7,7 @@ mod arguments;
 mod file;
 mod interface;
 mod model;
+mod requirement;
 mod resolve;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use secrecy::SecretString;
 use serde::Serialize;
 
 pub use arguments::{Arguments, Command, CommandLine, Document, reference};
+pub use requirement::{Requirement, parse_requirements};
 pub use resolve::{Surroundings, load, resolve};
 
 /// Runtime mode: which pair of workspace and sandbox serves.
@@ -140,6 +142,16 @@ pub struct CommandConfig {
     pub git: BTreeMap<String, String>,
 }
 
+/// What a fresh workspace gets.
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProvisioningConfig {
+    /// Real path of the folder that is copied into it.
+    pub template_path: Option<PathBuf>,
+    /// Libraries for Python commands, sorted.
+    pub python_packages: Vec<Requirement>,
+}
+
 /// Log format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -197,6 +209,8 @@ pub struct Config {
     pub commands: CommandConfig,
     /// Kinds of commands for the user interface beside the built-in ones.
     pub ui_kinds: Vec<String>,
+    /// What a fresh workspace gets.
+    pub provisioning: ProvisioningConfig,
     /// Logs.
     pub log: LogConfig,
 }

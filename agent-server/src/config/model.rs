@@ -12,7 +12,7 @@ use super::{Arguments, KeySource, ModelConfig, ModelPrice, ModelProvider};
 /// Prices of one server at most; each is a short text.
 const MAX_PRICES: usize = 256;
 
-pub fn model(check: &mut Check, arguments: &Arguments) -> ModelConfig {
+pub(super) fn model(check: &mut Check, arguments: &Arguments) -> ModelConfig {
     let choices = [("anthropic", ModelProvider::Anthropic), ("openai", ModelProvider::Openai)];
     let provider = check
         .choice("--model-provider", arguments.model_provider.as_ref(), &choices)

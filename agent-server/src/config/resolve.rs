@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Arguments, AuthenticationConfig, CommandConfig, Config, ConfigError, ConfigFault, LogConfig, LogFormat,
-    RuntimeMode, SignedTokens, file, interface, model,
+    ProvisioningConfig, Requirement, RuntimeMode, SignedTokens, file, interface, model, parse_requirements,
+    requirement::MAX_REQUIREMENTS,
 };
 
 /// Port of the HTTP interface, the same in a pod.
@@ -162,6 +163,10 @@ pub fn resolve(arguments: &Arguments, surroundings: &Surroundings) -> Result<Con
     let allowed_origins =
         check.take("--allowed-origins", interface::allowed_origins(arguments.allowed_origins.as_deref()));
     let ui_kinds = check.take("--ui-kinds", interface::ui_kinds(arguments.ui_kinds.as_deref()));
+    let provisioning = ProvisioningConfig {
+        template_path: template_path(&mut check, arguments, &workspace_root),
+        python_packages: python_packages(&mut check, arguments),
+    };
     let log = log(&mut check, arguments);
     if !check.faults.is_empty() {
         return Err(ConfigError(check.faults));
@@ -184,6 +189,7 @@ pub fn resolve(arguments: &Arguments, surroundings: &Surroundings) -> Result<Con
         system_prompt_file,
         commands,
         ui_kinds,
+        provisioning,
         log,
     })
 }
@@ -301,6 +307,31 @@ fn stop_grace(check: &mut Check, arguments: &Arguments) -> Option<Duration> {
         check.fail(name, format!("{seconds} is more than a day"));
     }
     Some(Duration::from_secs(seconds.min(MAX_STOP_GRACE_SECONDS)))
+}
+
+/// The real path; a template in the workspace would be copied into itself.
+fn template_path(check: &mut Check, arguments: &Arguments, root: &Path) -> Option<PathBuf> {
+    let path = check.folder("--template-path", arguments.template_path.as_ref())?;
+    let real = real_path(&path);
+    if real.starts_with(root) || root.starts_with(&real) {
+        check.fail("--template-path", format!("{} and the workspace lie in each other", path.display()));
+    }
+    Some(real)
+}
+
+fn python_packages(check: &mut Check, arguments: &Arguments) -> Vec<Requirement> {
+    let name = "--python-packages";
+    let requirements = parse_requirements(arguments.python_packages.as_deref().unwrap_or_default());
+    let requirements = requirements.unwrap_or_else(|wrong| {
+        for entry in wrong {
+            check.fail(name, format!("`{entry}` is no library such as `pandas`, `numpy>=2,<3` or `uvicorn[standard]`"));
+        }
+        Vec::new()
+    });
+    if requirements.len() > MAX_REQUIREMENTS {
+        check.fail(name, format!("names more than {MAX_REQUIREMENTS} libraries"));
+    }
+    requirements
 }
 
 fn git_variables(surroundings: &Surroundings) -> BTreeMap<String, String> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Arguments, ConfigError, KeySource, ModelPrice, Surroundings, load, resolve};
+use super::{Arguments, ConfigError, KeySource, ModelPrice, Surroundings, load, parse_requirements, resolve};
 
 struct Place {
     dir: tempfile::TempDir,
@@ -179,6 +179,8 @@ fn the_reference_names_every_variable_of_the_contract() {
         "MODEL_BASE_URL",
         "MODEL_PRICES",
         "SYSTEM_PROMPT_FILE",
+        "TEMPLATE_PATH",
+        "PYTHON_PACKAGES",
         "COMMAND_ENVIRONMENT_DIR",
         "COMMAND_FILES_DIR",
     ] {
@@ -239,4 +241,36 @@ fn prices_are_read_by_model_and_each_wrong_one_is_told() {
     );
     let error = resolved("a=1,=1/2,b=x/2,c=1/-2,d=1/2/3/4/5,e=1/inf,f,g=1/2,g=1/2").expect_err("invalid");
     assert_eq!(faults(&error), ["--model-prices"; 8]);
+}
+
+#[test]
+fn a_template_lies_outside_of_the_workspace_and_libraries_are_names() {
+    let place = Place::new();
+    std::fs::create_dir(place.path().join("template")).expect("folder");
+    std::os::unix::fs::symlink(place.path().join("work"), place.path().join("link")).expect("link");
+    let resolved = |template: &str, python: &str| {
+        let arguments =
+            Arguments { template_path: text(template), python_packages: text(python), ..Arguments::default() };
+        resolve(&arguments, &place.surroundings()).map(|config| config.provisioning)
+    };
+    let provisioning = resolved("../template", "b a>=1,<2").expect("valid");
+    assert_eq!(provisioning.template_path, Some(place.path().join("template").canonicalize().expect("real")));
+    assert_eq!(provisioning.python_packages, parse_requirements("a>=1,<2 b").expect("valid"));
+    for template in [".", "..", "../link", "../missing"] {
+        assert_eq!(faults(&resolved(template, "").expect_err("refused")), ["--template-path"], "{template}");
+    }
+    assert_eq!(faults(&resolved("../template", "ok -r ./x.txt").expect_err("refused")), ["--python-packages"; 2]);
+    let many = (0..65).map(|number| format!("a{number}")).collect::<Vec<_>>().join(" ");
+    assert_eq!(faults(&resolved("../template", &many).expect_err("refused")), ["--python-packages"]);
+}
+
+#[test]
+fn lists_of_the_file_are_those_of_the_variables() {
+    let place = Place::new();
+    let file = place.path().join("config.toml");
+    let content = "python_packages = [\"numpy>=2,<3\", \"pandas\"]\nmodel_prices = [\"a=1/2\", \"b=3/4\"]\n";
+    std::fs::write(&file, content).expect("written");
+    let config = load(Arguments { config: Some(file), ..Arguments::default() }, &place.surroundings()).expect("valid");
+    assert_eq!(config.provisioning.python_packages, parse_requirements("numpy>=2,<3 pandas").expect("valid"));
+    assert_eq!(config.model.prices.keys().collect::<Vec<_>>(), ["a", "b"]);
 }

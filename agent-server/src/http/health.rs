@@ -66,7 +66,8 @@ pub struct Ready {
     /// With `degraded`: what does not work; files and history do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     reasons: Vec<&'static str>,
-    /// With `unavailable`: `VolumeNotWritable`, `SandboxUnavailable`, `Draining` or `Starting`.
+    /// With `unavailable`: `VolumeNotWritable`, `SandboxUnavailable`, `Provisioning`, `ProvisioningFailed`, `Draining` or
+    /// `Starting`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     /// With `unavailable`: for people.

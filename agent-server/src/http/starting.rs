@@ -10,22 +10,29 @@ use axum::routing::get;
 
 use super::error::{ApiError, Code};
 use super::health::{follow, health_answer, ready_answer};
-use crate::readiness::Readiness;
+use crate::readiness::{Readiness, Verdict};
 
 /// Seconds after which a client should ask again.
 const RETRY_SECONDS: u64 = 1;
 
 /// The router until the parts are put together.
 pub fn router(pod_uid: Option<String>, started_at: Instant, readiness: Arc<Readiness>) -> Router {
-    let followed = readiness.clone();
+    let (followed, told) = (readiness.clone(), readiness.clone());
+    let provisioning = move || async move { provisioning(told.facts().judge()) };
     Router::new()
         .route("/health", get(move || async move { health_answer(pod_uid.as_deref(), started_at) }))
         .route("/ready", get(move || async move { ready_answer(readiness.facts().judge()) }))
         .route("/api/v1/ready-status", get(move || async move { follow(followed.subscribe(), None) }))
-        .fallback(provisioning)
+        .fallback(provisioning.clone())
         .method_not_allowed_fallback(provisioning)
 }
 
-async fn provisioning() -> ApiError {
-    ApiError::new(Code::Provisioning, "the server is starting").with_retry_after(RETRY_SECONDS)
+/// What keeps the server from being ready, in words.
+fn provisioning(verdict: Verdict) -> ApiError {
+    let message = match verdict {
+        Verdict::Unavailable("Provisioning", step) => format!("the workspace is being prepared: {step}"),
+        Verdict::Unavailable(_, message) => message,
+        Verdict::Ready | Verdict::Degraded(_) => "the server is starting".into(),
+    };
+    ApiError::new(Code::Provisioning, message).with_retry_after(RETRY_SECONDS)
 }

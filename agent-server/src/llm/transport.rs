@@ -251,21 +251,18 @@ impl<W: Wire> Call<W> {
         let event = tokio::time::timeout(idle, events.next()).await.map_err(|_| LlmError::Timeout)?;
         let ready = &mut self.ready;
         let mut emit = |event| ready.push_back(event);
-        match event {
-            Some(event) => {
-                let event = event.map_err(|error| match error {
-                    EventStreamError::Transport(error) => error,
-                    EventStreamError::Utf8(_) => LlmError::Protocol("not UTF-8".into()),
-                    EventStreamError::Parser(_) => LlmError::Protocol("not an event stream".into()),
-                })?;
-                self.decoder.take(&event.data, &mut emit)?;
-                self.over = self.decoder.is_done();
-            }
-            None => {
-                self.decoder.end(&mut emit)?;
-                self.over = true;
-            }
-        }
+        let Some(event) = event else {
+            self.decoder.end(&mut emit)?;
+            self.over = true;
+            return Ok(());
+        };
+        let event = event.map_err(|error| match error {
+            EventStreamError::Transport(error) => error,
+            EventStreamError::Utf8(_) => LlmError::Protocol("not UTF-8".into()),
+            EventStreamError::Parser(_) => LlmError::Protocol("not an event stream".into()),
+        })?;
+        self.decoder.take(&event.data, &mut emit)?;
+        self.over = self.decoder.is_done();
         Ok(())
     }
 

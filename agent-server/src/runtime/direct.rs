@@ -33,6 +33,8 @@ pub struct DirectRuntime {
     pub server_environment: Vec<(OsString, OsString)>,
     /// The server runs in a pod: the workspace is the home of commands, and nothing outside it and `/tmp` is written.
     pub in_pod: bool,
+    /// Commands get the Python libraries of the workspace.
+    pub python_libraries: bool,
     /// Program with the subcommand `sandbox-exec`; `DirectSettings::THIS_PROGRAM` but in tests.
     pub supervisor: PathBuf,
 }
@@ -47,17 +49,18 @@ impl DirectRuntime {
         })?;
         let workspace = LocalWorkspace::open(&root, shown_root).map_err(RuntimeError::Workspace)?;
         let home = if self.in_pod { Some(shown_root) } else { None };
+        let mut environment =
+            CommandEnvironment::new(self.server_environment.clone(), home, self.command_environment_dir.clone());
+        if self.python_libraries {
+            environment = environment.with_python_libraries(shown_root);
+        }
         let settings = DirectSettings {
             root: root.clone(),
             supervisor: self.supervisor.clone(),
             hidden: self.hidden(),
             writable: self.writable(),
             use_landlock: true,
-            environment: CommandEnvironment::new(
-                self.server_environment.clone(),
-                home,
-                self.command_environment_dir.clone(),
-            ),
+            environment,
             limits: CommandLimits::detect(),
         };
         let sandbox = DirectSandbox::start(settings).await?;
@@ -103,6 +106,7 @@ mod tests {
             command_environment_dir: None,
             server_environment: vec![("HOME".into(), "/home/someone".into())],
             in_pod,
+            python_libraries: false,
             supervisor: DirectSettings::THIS_PROGRAM.into(),
         }
     }

@@ -17,6 +17,10 @@ const REFUSED_PREFIXES: [&str; 3] = ["LD_", "BORING_AGENT_", "BASH_FUNC_"];
 const REFUSED_NAMES: [&str; 2] = ["BASH_ENV", "ENV"];
 /// When the server itself has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where programs of Python libraries lie in a workspace that has any; provisioning makes both.
+const PYTHON_FOLDERS: [&str; 2] = [".venv/bin", ".boring-agent/python/current/bin"];
+/// The environment that `pip install` of a command installs into.
+const PYTHON_OVERLAY: &str = ".venv";
 /// Largest credential: the kernel takes at most 128 KiB for one variable, name and `=` included.
 const MAX_CREDENTIAL_BYTES: usize = 120 * 1024;
 
@@ -59,6 +63,18 @@ impl CommandEnvironment {
             allowed.insert("HOME".into(), home.into());
         }
         Self { allowed, credentials }
+    }
+
+    /// Lets commands find Python libraries of the workspace whose root they see as `shown_root`: those installed by commands
+    /// first, then those of the workspace's list, then the system's.
+    #[must_use]
+    pub fn with_python_libraries(mut self, shown_root: &str) -> Self {
+        let system = self.allowed.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+        let folders = PYTHON_FOLDERS.map(|folder| format!("{shown_root}/{folder}:")).concat();
+        let path = format!("{folders}{system}");
+        self.allowed.insert("PATH".into(), path);
+        self.allowed.insert("VIRTUAL_ENV".into(), format!("{shown_root}/{PYTHON_OVERLAY}"));
+        self
     }
 
     /// The environment of one command. Names on purpose (the credentials) pass the last filter, all others must not
@@ -156,6 +172,15 @@ mod tests {
             ("PATH", "/bin"),
         ];
         assert_eq!(environment.for_command(&request), Ok(map(&expected)));
+    }
+
+    #[test]
+    fn python_libraries_come_before_the_system_and_a_request_still_wins() {
+        let environment = CommandEnvironment::new(server(), None, None).with_python_libraries("/workspace");
+        let variables = environment.for_command(&BTreeMap::new()).unwrap();
+        assert_eq!(variables["PATH"], "/workspace/.venv/bin:/workspace/.boring-agent/python/current/bin:/bin");
+        assert_eq!(variables["VIRTUAL_ENV"], "/workspace/.venv");
+        assert_eq!(environment.for_command(&map(&[("PATH", "/x")])).unwrap()["PATH"], "/x");
     }
 
     #[test]

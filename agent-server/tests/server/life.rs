@@ -173,3 +173,36 @@ fn a_volume_that_cannot_be_written_makes_it_unavailable_and_says_why() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+#[test]
+fn the_template_is_there_when_it_is_ready_and_libraries_that_cannot_be_had_keep_it_from_being_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = dir.path().join("template");
+    std::fs::create_dir(&template).unwrap();
+    std::fs::write(template.join("AGENTS.md"), "Be kind.\n").unwrap();
+    std::fs::write(template.join("pip.conf"), "[global]\nno-index = true\n").unwrap();
+    let server = Server::start_ready(|command| {
+        command.env("BORING_AGENT_TEMPLATE_PATH", &template);
+    });
+    let (status, _, body) = server.get("/api/v1/files?path=AGENTS.md");
+    assert!(status == 200 && body.contains("Be kind."), "{status} {body}");
+    let mut server = Server::start(|command| {
+        command.env("BORING_AGENT_TEMPLATE_PATH", &template).env("BORING_AGENT_PYTHON_PACKAGES", "no-such-library");
+    });
+    let until = Instant::now() + LIMIT * 6;
+    let body = loop {
+        let (status, _, body) = server.get("/ready");
+        assert_eq!(status, 503, "{body}");
+        if body.contains("ProvisioningFailed") {
+            break body;
+        }
+        assert!(Instant::now() < until, "{body}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(body.contains("libraries: No matching distribution found for no-such-library"), "{body}");
+    let (status, head, body) = server.get("/api/v1/tree");
+    assert_eq!(status, 503);
+    assert!(head.to_ascii_lowercase().contains("retry-after:") && body.contains("\"provisioning\""), "{head} {body}");
+    server.signal("-TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}

@@ -36,6 +36,7 @@ impl Bench {
             command_environment_dir: None,
             server_environment: std::env::vars_os().collect(),
             in_pod: true,
+            python_libraries: false,
             supervisor: env!("CARGO_BIN_EXE_agent-server").into(),
         };
         let pair = runtime.build().await.unwrap();

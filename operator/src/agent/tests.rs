@@ -79,7 +79,8 @@ async fn answers_outside_of_the_contract_and_no_answer_count_as_unreachable() {
     ] {
         assert_eq!(readiness(status, body).await, [ReadinessReason::Unreachable]);
     }
-    let server = MockServer::start().await;
+    // Not one of the shared servers: after the drop another test would answer at this address.
+    let server = MockServer::builder().start().await;
     let client = client(&server);
     drop(server);
     let answer = client.readiness("p-1", "127.0.0.1", Timestamp::now()).await;

@@ -376,3 +376,26 @@ fn the_rights_are_those_that_were_reviewed() {
     view: agents.boring.dev/agentworkspaces: get list watch
     ");
 }
+
+#[test]
+fn a_container_that_runs_before_the_server_stands_for_the_pod_until_it_has_succeeded() {
+    let seen = |first: &Value| {
+        let mut pod = pod_object("7", false);
+        pod["status"] = json!({
+            "phase": "Pending",
+            "initContainerStatuses": [status_of("template", first)],
+            "containerStatuses": [status_of("agent", &json!({"waiting": {"reason": "PodInitializing"}}))],
+        });
+        let (_, child) = views::pod(serde_json::from_value(pod).unwrap()).unwrap();
+        (child.view.waiting.map(|wait| wait.reason), child.view.terminated.map(|end| end.exit_code))
+    };
+    let word = |word: &str| Some(word.to_owned());
+    assert_eq!(seen(&json!({"waiting": {"reason": "ImagePullBackOff"}})), (word("ImagePullBackOff"), None));
+    assert_eq!(seen(&json!({"running": {}})), (None, None));
+    assert_eq!(seen(&json!({"terminated": {"exitCode": 1}})), (None, Some(1)));
+    assert_eq!(seen(&json!({"terminated": {"exitCode": 0}})), (word("PodInitializing"), None));
+}
+
+fn status_of(name: &str, state: &Value) -> Value {
+    json!({"name": name, "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state})
+}

@@ -226,7 +226,9 @@ pub fn pod(object: Pod) -> Option<(WorkspaceKey, Child<PodView>)> {
     let status = object.status.unwrap_or_default();
     let condition = |kind: &str| status.conditions.iter().flatten().find(|condition| condition.type_ == kind);
     let ready = condition("Ready");
-    let container = status.container_statuses.iter().flatten().next();
+    // A container that runs before the server stands for the pod until it has done its work.
+    let first = status.init_container_statuses.iter().flatten().find(|container| !has_succeeded(container));
+    let container = first.or_else(|| status.container_statuses.iter().flatten().next());
     let failed = status.phase.as_deref() == Some("Failed");
     let view = PodView {
         uid: metadata.uid.clone()?,
@@ -288,6 +290,11 @@ fn stages(status: &PodStatus) -> PodStages {
 
 fn message(condition: &PodCondition) -> String {
     condition.message.clone().or_else(|| condition.reason.clone()).unwrap_or_default()
+}
+
+fn has_succeeded(container: &ContainerStatus) -> bool {
+    let end = container.state.as_ref().and_then(|state| state.terminated.as_ref());
+    end.is_some_and(|end| end.exit_code == 0)
 }
 
 fn waiting(container: &ContainerStatus) -> Option<ContainerWait> {

@@ -111,12 +111,18 @@ words! {
         QuotaExceeded,
         /// A Secret, or a key in it, does not exist.
         SecretNotFound,
-        /// The name of a Secret is outside of what the operator may mount.
+        /// The name of a Secret or ConfigMap is outside of what the operator may mount.
         SecretNotAllowed,
         /// The model's address is in a namespace of the cluster that the operator does not permit.
         ModelEndpointNotAllowed,
         /// The model's address names a Service of the cluster that no network policy can open a way to.
         ModelEndpointUnusable,
+        /// A ConfigMap does not exist.
+        ConfigMapNotFound,
+        /// The workspace gets its template and libraries.
+        Provisioning,
+        /// The template or the libraries cannot be had.
+        ProvisioningFailed,
         /// The claim is not bound.
         VolumePending,
         /// The claim is being deleted.

@@ -117,6 +117,11 @@ pub const fn spec_rules() -> &'static [Rule] {
             message: "a schedule has start, stop or both",
         },
         Rule {
+            path: &["spec", "template"],
+            rule: "has(self.configMapName) ? !(has(self.image) || has(self.path)) : (has(self.image) && has(self.path))",
+            message: "spec.template needs either configMapName, or image and path",
+        },
+        Rule {
             path: &["spec", "scheduling"],
             rule: "!has(self.priorityClassName) || !self.priorityClassName.startsWith('system-')",
             message: "priority classes of the cluster itself (system-…) are not permitted",

@@ -6,6 +6,7 @@
 mod conditions;
 mod definition;
 mod lifecycle;
+mod provisioning;
 mod quantity;
 mod spec;
 mod status;
@@ -15,6 +16,7 @@ mod workspace;
 pub use conditions::{ConditionType, Reason};
 pub use definition::{Rule, agent_workspace_definition, agent_workspace_wake_definition, root_rules, spec_rules};
 pub use lifecycle::{ExpirePolicy, FailurePolicy, Lifecycle, RunPolicy, Schedule, StartOnCreate};
+pub use provisioning::{Libraries, PYTHON_LIBRARY, Template};
 pub use quantity::{QUANTITY_MAX_LENGTH, QUANTITY_PATTERN};
 pub use spec::{
     Access, AccessMode, Agent, Credential, CredentialPurpose, EnvironmentVariable, EphemeralStorage, Exposure,

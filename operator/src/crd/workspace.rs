@@ -5,8 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Access, Agent, AgentWorkspaceStatus, Lifecycle, Owner, PodMetadata, Resources, RunPolicy, Sandbox, Scheduling,
-    Storage,
+    Access, Agent, AgentWorkspaceStatus, Libraries, Lifecycle, Owner, PodMetadata, Resources, RunPolicy, Sandbox,
+    Scheduling, Storage, Template,
 };
 
 /// An agent workspace: a coding agent with files, history and a sandbox of its own.
@@ -54,6 +54,12 @@ pub struct AgentWorkspaceSpec {
     /// Where files and history are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
+    /// Files that a fresh workspace gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<Template>,
+    /// Libraries for the agent's commands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub libraries: Option<Libraries>,
     /// Time limits and the answer to failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,

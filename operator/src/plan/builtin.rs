@@ -54,6 +54,8 @@ pub const EFFECTIVE: &[(&str, &str)] = &[
     ("spec.lifecycle.expirePolicy", "Stop"),
     ("spec.lifecycle.ttlSecondsAfterStopped", "never"),
     ("spec.lifecycle.unhealthyTimeoutSeconds", "300"),
+    ("spec.template", "nothing"),
+    ("spec.libraries.python", "nothing but what the image holds"),
     ("spec.lifecycle.startTimeoutSeconds", "600"),
     ("spec.lifecycle.stopGracePeriodSeconds", "60"),
     ("spec.lifecycle.failurePolicy", "Recreate"),

@@ -157,7 +157,10 @@ fn image_pull(text: &str) -> Cause {
         Reason::ImagePull,
         true,
         None,
-        format!("the image cannot be pulled; correct spec.agent.image or make it available: {}", quote(text)),
+        format!(
+            "the image cannot be pulled; correct spec.agent.image (or spec.template.image) or make it available: {}",
+            quote(text)
+        ),
     )
 }
 
@@ -186,6 +189,12 @@ fn one_event_cause(event: &PodEvent) -> Option<Cause> {
             true,
             None,
             format!("a secret or a key in it is missing; create it or correct spec.agent.credentials: {}", quote(text)),
+        )),
+        "FailedMount" if text.contains("configmap \"") && text.contains("not found") => Some(cause(
+            Reason::ConfigMapNotFound,
+            true,
+            None,
+            format!("a config map is missing; create it or correct spec.template.configMapName: {}", quote(text)),
         )),
         "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" => Some(cause(
             Reason::VolumeAttach,
@@ -222,6 +231,21 @@ pub(super) fn readiness_cause(answer: &AgentReadiness) -> Option<Cause> {
             true,
             Some(ConditionType::SandboxReady),
             format!("the sandbox cannot be used on this node: {}", quote(&said("no details"))),
+        )),
+        ReadinessReason::Provisioning => Some(cause(
+            Reason::Provisioning,
+            false,
+            Some(ConditionType::AgentReady),
+            format!("the workspace is being prepared: {}", quote(&said("no details"))),
+        )),
+        ReadinessReason::ProvisioningFailed => Some(cause(
+            Reason::ProvisioningFailed,
+            true,
+            Some(ConditionType::AgentReady),
+            format!(
+                "the workspace cannot be prepared; correct spec.template or spec.libraries: {}",
+                quote(&said("no details"))
+            ),
         )),
         ReadinessReason::Unreachable => Some(cause(
             Reason::NotReady,

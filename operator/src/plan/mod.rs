@@ -17,6 +17,7 @@ mod observed;
 mod outcome;
 mod ownership;
 mod pod_view;
+mod provisioning;
 mod quantity;
 mod run_state;
 mod running;
@@ -43,6 +44,7 @@ pub use outcome::{
 };
 pub use pod_view::{ContainerEnd, ContainerWait, Disruption, PodEvent, PodPhase, PodStages, PodView};
 pub use stages::start_stages;
+pub use provisioning::TemplateSource;
 pub use valid::{Invalid, Storage, Valid, agent_name, claim_name};
 
 use jiff::Timestamp;

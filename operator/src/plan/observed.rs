@@ -247,6 +247,10 @@ pub enum ReadinessReason {
     VolumeNotWritable,
     /// unavailable: the sandbox cannot be used.
     SandboxUnavailable,
+    /// unavailable: template or libraries are being prepared.
+    Provisioning,
+    /// unavailable: template or libraries cannot be had; tried again.
+    ProvisioningFailed,
     /// unavailable: a drain was asked for.
     Draining,
     /// unavailable: not up yet.

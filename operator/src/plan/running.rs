@@ -149,7 +149,7 @@ fn agent_ready(draft: &mut Draft<'_>, situation: &Situation<'_>, answer: Option<
         draft.set(ConditionType::AgentReady, Truth::False, Reason::ModelKeyRejected, message);
     } else if let Err(message) = situation.model_pods() {
         draft.set(ConditionType::AgentReady, Truth::False, Reason::ModelEndpointUnusable, message);
-    } else if situation.valid.model_key.is_none() || has(ReadinessReason::ModelKeyMissing) {
+    } else if situation.valid.lacks_model_key() || has(ReadinessReason::ModelKeyMissing) {
         model_key_missing(draft);
     } else {
         let known = condition(&draft.new, ConditionType::AgentReady).is_some_and(|known| known.status != "Unknown");
@@ -162,14 +162,12 @@ fn agent_ready(draft: &mut Draft<'_>, situation: &Situation<'_>, answer: Option<
 
 /// AgentReady before there is a server to ask.
 pub(super) fn agent_ready_before_start(draft: &mut Draft<'_>, situation: &Situation<'_>) {
-    match (situation.model_pods(), &situation.valid.model_key) {
-        (Err(message), _) => {
-            draft.set(ConditionType::AgentReady, Truth::False, Reason::ModelEndpointUnusable, message);
-        }
-        (Ok(_), Some(_)) => {
-            draft.set(ConditionType::AgentReady, Truth::Unknown, Reason::Pending, "known when the pod is ready");
-        }
-        (Ok(_), None) => model_key_missing(draft),
+    if let Err(message) = situation.model_pods() {
+        draft.set(ConditionType::AgentReady, Truth::False, Reason::ModelEndpointUnusable, message);
+    } else if situation.valid.lacks_model_key() {
+        model_key_missing(draft);
+    } else {
+        draft.set(ConditionType::AgentReady, Truth::Unknown, Reason::Pending, "known when the pod is ready");
     }
 }
 

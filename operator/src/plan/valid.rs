@@ -14,7 +14,13 @@ use crate::crd::{
 };
 
 pub use super::life::Life;
-use super::{Config, WorkspaceView, builtin, endpoint::Endpoint, hex, quantity::Amount};
+use super::{
+    Config, WorkspaceView, builtin,
+    endpoint::Endpoint,
+    hex,
+    provisioning::{self, TemplateSource},
+    quantity::Amount,
+};
 
 /// A workspace whose spec can be carried out.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +61,10 @@ pub struct Valid {
     pub storage: Storage,
     /// When it runs.
     pub life: Life,
+    /// Files of a fresh workspace.
+    pub template: Option<TemplateSource>,
+    /// Python libraries for commands, sorted.
+    pub python_libraries: Vec<String>,
     /// Labels that the node must have.
     pub node_selector: BTreeMap<String, String>,
     /// Tolerated taints.
@@ -99,12 +109,20 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    fn spec(message: impl Into<String>) -> Self {
+    pub(super) fn spec(message: impl Into<String>) -> Self {
         Self { reason: Reason::InvalidSpec, message: message.into() }
     }
 }
 
 impl Valid {
+    /// Whether chat cannot work for want of a key. A server over plain http that speaks chat completions may need none
+    /// (docs/contract.md); it says itself when it does.
+    pub fn lacks_model_key(&self) -> bool {
+        let own_server = self.model_provider == Some(ModelProvider::Openai)
+            && self.model_endpoint.as_ref().is_some_and(|(_, url)| url.starts_with("http://"));
+        self.model_key.is_none() && !own_server
+    }
+
     /// Parses the spec of a workspace.
     pub fn parse(config: &Config, workspace: &WorkspaceView) -> Result<Self, Invalid> {
         let spec = workspace.spec.clone();
@@ -139,6 +157,8 @@ impl Valid {
             limits,
             storage,
             life: Life::parse(&workspace.spec)?,
+            template: spec.template.map(|raw| TemplateSource::parse(config, raw)).transpose()?,
+            python_libraries: provisioning::python_libraries(spec.libraries.unwrap_or_default())?,
             node_selector: scheduling.node_selector,
             tolerations: scheduling.tolerations,
             priority_class_name: priority_class(scheduling.priority_class_name)?,

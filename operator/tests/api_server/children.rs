@@ -87,6 +87,8 @@ fn full() -> Value {
             "credentials": [key("model-key", "ModelKey"), key("TOKEN", "Environment"), key("npmrc", "File")],
             "env": [{"name": "A", "value": "$(HOME)"}],
         },
+        "template": {"configMapName": "agent-template"},
+        "libraries": {"python": ["pandas", "numpy>=2,<3"]},
         "storage": {"size": "20Gi", "retention": {"whenDeleted": "Delete"}},
         "scheduling": {"nodeSelector": {"pool": "a"}, "tolerations": [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]},
         "podMetadata": {"labels": {"example.com/a": "b"}, "annotations": {"example.com/a": "b"}},
@@ -95,7 +97,8 @@ fn full() -> Value {
 
 #[tokio::test]
 async fn rendered_children_are_accepted_under_the_restricted_level() {
-    for spec in [json!({}), full(), json!({"storage": {"ephemeral": {}}})] {
+    let unpacked = json!({"template": {"image": "registry.example.com/starter:1", "path": "/starter"}});
+    for spec in [json!({}), full(), unpacked, json!({"storage": {"ephemeral": {}}})] {
         let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
         let space = Space::new(labels).await.with_service_account().await;
         let workspace = space.workspaces().create("alice", &spec).await.expect("created");

@@ -49,6 +49,7 @@ const AGENT_SERVER: &[(&str, &[&str])] = &[
     ("harness", &["llm", "catalog", "workspace", "sandbox"]),
     ("session", &["harness", "llm", "catalog", "workspace", "sandbox", "storage", "event_log"]),
     ("config", &[]),
+    ("provisioning", &["config", "readiness", "sandbox", "workspace"]),
     ("auth", &["config"]),
     ("telemetry", &["config"]),
     ("activity", &[]),

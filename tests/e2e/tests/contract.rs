@@ -26,6 +26,8 @@ fn full_spec() -> AgentWorkspaceSpec {
             "env": [{"name": "EXTRA", "value": "1"}],
         },
         "storage": {"ephemeral": {"sizeLimit": "1Gi"}},
+        "template": {"configMapName": "agent-template"},
+        "libraries": {"python": ["pandas", "numpy>=2,<3"]},
     }))
     .unwrap()
 }
@@ -73,9 +75,11 @@ fn every_variable_that_the_operator_renders_is_one_that_the_server_knows() {
         "BORING_AGENT_MODEL_PROVIDER",
         "BORING_AGENT_POD_UID",
         "BORING_AGENT_PORT",
+        "BORING_AGENT_PYTHON_PACKAGES",
         "BORING_AGENT_STATE_DIR",
         "BORING_AGENT_STOP_GRACE_SECONDS",
         "BORING_AGENT_SYSTEM_PROMPT_FILE",
+        "BORING_AGENT_TEMPLATE_PATH",
         "BORING_AGENT_TOKEN_AUDIENCE",
         "BORING_AGENT_TOKEN_KEYS_FILE",
         "BORING_AGENT_WORKSPACE_ID",
@@ -124,4 +128,31 @@ fn no_secret_is_in_the_containers_environment() {
         assert!(!from_secret, "{}", variable.name);
     }
     assert_eq!(container(&pod).env_from, None);
+}
+
+#[test]
+fn libraries_mean_the_same_to_the_definition_and_to_the_server() {
+    let pattern = regex::Regex::new(operator::crd::PYTHON_LIBRARY).unwrap();
+    for entry in [
+        "pandas",
+        "numpy>=2,<3",
+        "uvicorn[standard]==0.30.*",
+        "a",
+        "a-",
+        "-r",
+        "a==",
+        "a[",
+        "a[]",
+        "a@https://x",
+        "./a",
+        "a;b",
+        "a'b",
+        "a~=1.0",
+        "a===1",
+        "a=1",
+        "zope.interface!=5",
+    ] {
+        let taken = agent_server::config::parse_requirements(entry).is_ok();
+        assert_eq!(pattern.is_match(entry), taken, "{entry}");
+    }
 }

@@ -117,7 +117,7 @@ pub(crate) fn answer(words: &str) -> Vec<Act> {
     [text(words), done(StopReason::Stop, 10, 2)].concat()
 }
 
-struct NoCommands;
+pub(crate) struct NoCommands;
 
 #[async_trait::async_trait]
 impl Sandbox for NoCommands {

@@ -15,7 +15,7 @@ use crate::{
         self, ANNOTATION_KEYS, ANNOTATION_REVISION, ANNOTATION_SYSTEM_PROMPT, ImagePullPolicy, ModelProvider,
         TolerationEffect, TolerationOperator,
     },
-    plan::Valid,
+    plan::{Valid, provisioning::TemplateSource},
 };
 
 use super::{HTTP_PORT, METRICS_PORT, hash, metadata, volumes};
@@ -53,6 +53,7 @@ fn revision_of(valid: &Valid, spec: &PodSpec) -> String {
 
 fn spec(valid: &Valid) -> PodSpec {
     PodSpec {
+        init_containers: template_container(valid).map(|container| vec![container]),
         containers: vec![container(valid)],
         volumes: Some(volumes::volumes(valid)),
         // The operator creates a new pod after a failure, with a pause that the status shows.
@@ -74,6 +75,38 @@ fn spec(valid: &Valid) -> PodSpec {
             ..PodSecurityContext::default()
         }),
         ..PodSpec::default()
+    }
+}
+
+/// Copies the template out of its image, at each start: the server decides whether the workspace gets it. The image runs with
+/// the same rights as the agent and sees nothing of the workspace.
+fn template_container(valid: &Valid) -> Option<Container> {
+    let Some(TemplateSource::Image { image, path }) = &valid.template else { return None };
+    let command = ["cp", "-R", &format!("{path}/."), volumes::TEMPLATE];
+    Some(Container {
+        name: "template".to_owned(),
+        image: Some(image.clone()),
+        command: Some(command.map(str::to_owned).to_vec()),
+        resources: Some(resources(valid)),
+        security_context: Some(restricted()),
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        volume_mounts: Some(vec![volumes::template_target()]),
+        ..Container::default()
+    })
+}
+
+fn resources(valid: &Valid) -> ResourceRequirements {
+    ResourceRequirements { requests: Some(valid.requests.clone()), limits: Some(valid.limits.clone()), claims: None }
+}
+
+/// What pod security level `restricted` asks of a container, and a root that cannot be written.
+fn restricted() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        privileged: Some(false),
+        read_only_root_filesystem: Some(true),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+        ..SecurityContext::default()
     }
 }
 
@@ -102,18 +135,8 @@ fn container(valid: &Valid) -> Container {
             failure_threshold: Some(3),
             ..Probe::default()
         }),
-        resources: Some(ResourceRequirements {
-            requests: Some(valid.requests.clone()),
-            limits: Some(valid.limits.clone()),
-            claims: None,
-        }),
-        security_context: Some(SecurityContext {
-            allow_privilege_escalation: Some(false),
-            privileged: Some(false),
-            read_only_root_filesystem: Some(true),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
-            ..SecurityContext::default()
-        }),
+        resources: Some(resources(valid)),
+        security_context: Some(restricted()),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         volume_mounts: Some(volumes::mounts(valid)),
         ..Container::default()
@@ -174,6 +197,11 @@ fn own_environment(valid: &Valid) -> BTreeMap<&'static str, String> {
         (
             valid.model_provider.unwrap_or(ModelProvider::Anthropic).key_variable(),
             valid.model_key.as_ref().map(|secret| format!("{}/{}", volumes::MODEL_KEY, secret.key)),
+        ),
+        ("BORING_AGENT_TEMPLATE_PATH", valid.template.as_ref().map(|_| volumes::TEMPLATE.to_owned())),
+        (
+            "BORING_AGENT_PYTHON_PACKAGES",
+            (!valid.python_libraries.is_empty()).then(|| valid.python_libraries.join(" ")),
         ),
         (
             "BORING_AGENT_COMMAND_ENVIRONMENT_DIR",

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::core::v1::{
-        DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, KeyToPath, ObjectFieldSelector,
-        PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretProjection, SecretVolumeSource, Volume,
-        VolumeMount, VolumeProjection,
+        ConfigMapVolumeSource, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, KeyToPath,
+        ObjectFieldSelector, PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretProjection,
+        SecretVolumeSource, Volume, VolumeMount, VolumeProjection,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
 
 use crate::{
     crd::{ANNOTATION_KEYS, ANNOTATION_SYSTEM_PROMPT, SecretKeyReference},
-    plan::{Valid, valid::Storage},
+    plan::{Valid, provisioning::TemplateSource, valid::Storage},
 };
 
 /// Root that commands see.
@@ -28,6 +28,11 @@ pub(super) const MODEL_KEY: &str = "/run/boring-agent/model-key";
 pub(super) const COMMAND_ENVIRONMENT: &str = "/run/boring-agent/command-environment";
 /// Files of commands.
 pub(super) const COMMAND_FILES: &str = "/run/boring-agent/command-files";
+
+/// Files that a fresh workspace gets; commands may see them.
+pub(super) const TEMPLATE: &str = "/run/boring-agent/template";
+/// Largest template out of an image. With /tmp and /run it stays below the limit of ephemeral storage.
+const TEMPLATE_SIZE: &str = "512Mi";
 
 /// Owner may read; the kubelet adds the volume group, so the server reads it as 0440 root:1000.
 const SECRET_MODE: i32 = 0o400;
@@ -49,6 +54,7 @@ pub(super) fn volumes(valid: &Valid) -> Vec<Volume> {
             ..Volume::default()
         });
     }
+    volumes.extend(valid.template.as_ref().map(template));
     volumes.extend(projected("command-environment", &valid.command_environment));
     volumes.extend(projected("command-files", &valid.command_files));
     volumes
@@ -66,6 +72,9 @@ pub(super) fn mounts(valid: &Valid) -> Vec<VolumeMount> {
     if valid.model_key.is_some() {
         mounts.push(read_only("model-key", MODEL_KEY));
     }
+    if valid.template.is_some() {
+        mounts.push(read_only("template", TEMPLATE));
+    }
     if !valid.command_environment.is_empty() {
         mounts.push(read_only("command-environment", COMMAND_ENVIRONMENT));
     }
@@ -73,6 +82,26 @@ pub(super) fn mounts(valid: &Valid) -> Vec<VolumeMount> {
         mounts.push(read_only("command-files", COMMAND_FILES));
     }
     mounts
+}
+
+/// Where the container that unpacks an image writes.
+pub(super) fn template_target() -> VolumeMount {
+    mount("template", TEMPLATE)
+}
+
+fn template(source: &TemplateSource) -> Volume {
+    match source {
+        TemplateSource::ConfigMap { name } => Volume {
+            name: "template".to_owned(),
+            config_map: Some(ConfigMapVolumeSource {
+                name: name.clone(),
+                default_mode: Some(PUBLIC_MODE),
+                ..ConfigMapVolumeSource::default()
+            }),
+            ..Volume::default()
+        },
+        TemplateSource::Image { .. } => empty("template", TEMPLATE_SIZE),
+    }
 }
 
 fn home(valid: &Valid) -> Volume {

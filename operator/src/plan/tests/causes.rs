@@ -60,7 +60,7 @@ fn an_image_that_cannot_be_pulled_asks_for_a_person() {
             (
                 "ImagePull".to_owned(),
                 Some("ImagePull".to_owned()),
-                "the image cannot be pulled; correct spec.agent.image or make it available: rpc error: code = NotFound desc = failed to pull and unpack image".to_owned()
+                "the image cannot be pulled; correct spec.agent.image (or spec.template.image) or make it available: rpc error: code = NotFound desc = failed to pull and unpack image".to_owned()
             )
         );
     }
@@ -115,6 +115,14 @@ fn a_missing_secret_or_key_is_found_in_the_events() {
             format!("a secret or a key in it is missing; create it or correct spec.agent.credentials: {sentence}");
         assert_eq!(told(observed), ("SecretNotFound".to_owned(), Some("SecretNotFound".to_owned()), message));
     }
+}
+
+#[test]
+fn a_missing_config_map_is_found_in_the_events() {
+    let sentence = "MountVolume.SetUp failed for volume \"template\" : configmap \"agent-files\" not found";
+    let observed = late(|observed| observed.pod_events = Some(events_with("FailedMount", sentence)));
+    let message = format!("a config map is missing; create it or correct spec.template.configMapName: {sentence}");
+    assert_eq!(told(observed), ("ConfigMapNotFound".to_owned(), Some("ConfigMapNotFound".to_owned()), message));
 }
 
 #[test]
@@ -200,6 +208,12 @@ fn a_server_that_runs_and_is_not_ready_is_asked() {
     assert!(message.ends_with("permission denied"), "{message}");
     assert_eq!(told(run(vec![ReadinessReason::Unreachable])).0, "NotReady");
     assert_eq!(told(run(vec![ReadinessReason::Starting])).0, "Pending");
+    let (reason, stalled, message) = told(run(vec![ReadinessReason::Provisioning]));
+    assert_eq!((reason.as_str(), stalled), ("Provisioning", None));
+    assert_eq!(message, "the workspace is being prepared: permission denied");
+    let (reason, stalled, message) = told(run(vec![ReadinessReason::ProvisioningFailed]));
+    assert_eq!((reason.as_str(), stalled.as_deref()), ("ProvisioningFailed", Some("ProvisioningFailed")));
+    assert!(message.starts_with("the workspace cannot be prepared; correct spec.template"), "{message}");
     // What was said seconds ago is asked again.
     let stale = run(vec![ReadinessReason::Unreachable]);
     assert_eq!(decide(&stale, at(20)).look_up.len(), 1);

@@ -271,6 +271,19 @@ fn the_server_is_asked_again_at_twice_the_age_and_not_in_between() {
 }
 
 #[test]
+fn a_server_of_ones_own_may_need_no_key() {
+    let own =
+        json!({"agent": {"model": {"provider": "openai", "id": "m", "baseUrl": "http://models.example.com:8000/v1"}}});
+    let keyed =
+        json!({"agent": {"model": {"provider": "openai", "id": "m", "baseUrl": "https://models.example.com/v1"}}});
+    for (value, expected) in [(own, "AgentReady=Unknown/Pending"), (keyed, "AgentReady=False/ModelKeyMissing")] {
+        let mut observed = fresh(value.clone());
+        step(&mut observed, at(0));
+        assert!(conditions(&observed.workspace.status).contains(&expected.to_owned()), "{value}");
+    }
+}
+
+#[test]
 fn a_key_that_the_provider_refuses_is_said_and_taken_back() {
     let mut observed = running(json!({"agent": {"credentials": [
         {"name": "key", "secretKeyRef": {"name": "agent-key", "key": "token"}, "purpose": "ModelKey"}

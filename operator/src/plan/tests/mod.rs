@@ -192,6 +192,8 @@ pub(crate) fn full_spec() -> Value {
         },
         "resources": {"requests": {"cpu": "250m"}, "limits": {"memory": "4Gi"}},
         "sandbox": {"mode": "Direct"},
+        "template": {"configMapName": "agent-template"},
+        "libraries": {"python": ["pandas", "numpy>=2,<3"]},
         "storage": {"size": "20Gi", "storageClassName": "fast", "accessMode": "ReadWriteOncePod", "retention": {"whenDeleted": "Delete"}},
         "lifecycle": {"startTimeoutSeconds": 120, "stopGracePeriodSeconds": 30, "failurePolicy": "Recreate"},
         "scheduling": {

@@ -57,6 +57,29 @@ fn the_key_of_each_provider_has_its_own_variable() {
 }
 
 #[test]
+fn a_template_out_of_an_image_is_unpacked_by_a_container_of_its_own() {
+    let valid = valid(json!({"template": {"image": "registry.example.com/starter:1", "path": "/starter"}}));
+    let spec = children::pod(&valid, "KEYS").spec.expect("a spec");
+    insta::assert_yaml_snapshot!("template_container", spec.init_containers.expect("a container")[0]);
+    let volume = spec.volumes.expect("volumes").into_iter().find(|volume| volume.name == "template").expect("a volume");
+    assert_eq!(
+        serde_json::to_value(volume).expect("plain"),
+        json!({"name": "template", "emptyDir": {"sizeLimit": "512Mi"}})
+    );
+    let mounts = spec.containers[0].volume_mounts.clone().expect("mounts");
+    let mount = mounts.iter().find(|mount| mount.name == "template").expect("a mount");
+    assert_eq!((mount.mount_path.as_str(), mount.read_only), ("/run/boring-agent/template", Some(true)));
+}
+
+#[test]
+fn the_order_of_libraries_is_no_reason_to_start_anew() {
+    let revision = |list: Value| children::revision(&valid(json!({"libraries": {"python": list}})));
+    assert_eq!(revision(json!(["a", "b"])), revision(json!(["b", "a"])));
+    assert_ne!(revision(json!(["a", "b"])), revision(json!(["a"])));
+    assert_eq!(revision(json!([])), children::revision(&valid(json!({}))));
+}
+
+#[test]
 fn ephemeral_space_is_on_the_node_and_counts_into_its_limit() {
     let valid = valid(json!({"storage": {"ephemeral": {"sizeLimit": "3Gi"}}}));
     assert_eq!(children::claim(&valid, None, None), None);

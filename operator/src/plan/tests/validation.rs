@@ -45,6 +45,16 @@ fn a_model_inside_the_cluster_is_refused_unless_its_namespace_is_permitted() {
 }
 
 #[test]
+fn config_maps_outside_of_the_prefix_are_refused() {
+    let value = json!({"template": {"configMapName": "kube-root-ca.crt"}});
+    let (reason, message) = refused(value.clone());
+    assert_eq!(reason, Reason::SecretNotAllowed);
+    assert!(message.starts_with("spec.template: config map kube-root-ca.crt may not be used"), "{message}");
+    let config = Config { allowed_secret_prefix: String::new(), ..Config::default() };
+    Valid::parse(&config, &fresh(value).workspace).expect("every name is permitted");
+}
+
+#[test]
 fn what_the_schema_refuses_is_refused_here_too() {
     let key = |name: &str, purpose: &str| json!({"name": name, "secretKeyRef": {"name": "agent-a", "key": "k"}, "purpose": purpose});
     let cases = [
@@ -57,6 +67,11 @@ fn what_the_schema_refuses_is_refused_here_too() {
         json!({"agent": {"env": [{"name": "OPENAI_API_KEY_FILE", "value": "x"}]}}),
         json!({"agent": {"model": {"provider": "openai"}}}),
         json!({"agent": {"model": {"baseUrl": "http://user:secret@host/"}}}),
+        json!({"template": {}}),
+        json!({"template": {"image": "x"}}),
+        json!({"template": {"image": "x", "path": "relative"}}),
+        json!({"template": {"configMapName": "agent-a", "image": "x", "path": "/x"}}),
+        json!({"libraries": {"python": ["a b"]}}),
         json!({"storage": {"size": "1Gi", "ephemeral": {}}}),
         json!({"storage": {"size": "a lot"}}),
         json!({"lifecycle": {"startTimeoutSeconds": 1}}),

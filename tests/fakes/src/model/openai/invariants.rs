@@ -167,7 +167,7 @@ impl Conversation<'_> {
     ) -> Result<Vec<String>, super::ProviderError> {
         let place = format!("messages[{position}]");
         check_keys(message, &["role", "content", "tool_calls", "refusal", self.reasoning_field], &place)?;
-        let calls = match message.get("tool_calls") {
+        let calls: &[Value] = match message.get("tool_calls") {
             None => &[],
             Some(Value::Array(calls)) if !calls.is_empty() => calls.as_slice(),
             Some(_) => return Err(broken("tool-calls", format!("Invalid '{place}.tool_calls': empty array"))),
