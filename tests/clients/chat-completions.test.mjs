@@ -42,8 +42,8 @@ for (const version of NEWEST) {
 
     test("counts and prices are those of the provider, the cache's part apart", async () => {
       const chat = open();
-      await chat.send(scripted("Count.", [{ text: "One two three." }]));
-      await chat.send(scripted("Again.", [{ text: "Four five." }]));
+      await chat.send(scripted(`Count ${chat.id}.`, [{ text: "One two three." }]));
+      await chat.send(scripted(`Again ${chat.id}.`, [{ text: "Four five." }]));
       const { requests } = await running.double.requests();
       const [first, second] = chat.messages.filter((message) => message.role === "assistant").map((message) => message.parts.find((part) => part.type === "data-usage").data);
       assert.equal(requests.at(-1).outcome, "finished");

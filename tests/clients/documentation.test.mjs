@@ -57,7 +57,7 @@ for (const version of NEWEST) {
 
   test(`${version}: a stop button, and resuming by turn`, async () => {
     const seen = [];
-    const code = block("docs/chat.md", "js", "prepareReconnectToStreamRequest");
+    const code = block("docs/chat.md", "js", "const turn = chat.messages");
     const names = { chat: undefined };
     const options = evaluate(`{ ${code} }`, { chat: new Proxy({}, { get: (_, key) => names.chat[key] }) });
     const reconnect = (request) => ({ ...options.prepareReconnectToStreamRequest(request), headers: authorization });

@@ -125,6 +125,9 @@ pub struct Arguments {
     /// Python libraries for commands, separated by blanks, such as `pandas numpy>=2,<3` [default: none]
     #[arg(long, env = "BORING_AGENT_PYTHON_PACKAGES", value_name = "LIST")]
     pub python_packages: Option<String>,
+    /// File of the form of `.boring/settings` with the defaults of the workspace's settings
+    #[arg(long, env = "BORING_AGENT_SETTINGS_FILE", value_name = "FILE")]
+    pub settings_file: Option<String>,
     /// Log filter, such as `info` or `agent_server=debug` [default: `RUST_LOG`, else info]
     #[arg(long, env = "BORING_AGENT_LOG", value_name = "FILTER")]
     pub log: Option<String>,

@@ -69,6 +69,7 @@ file_options!(
     ui_kinds,
     template_path,
     python_packages,
+    settings_file,
     log,
     log_format,
     anthropic_api_key_file,

@@ -9,6 +9,7 @@ mod interface;
 mod model;
 mod requirement;
 mod resolve;
+mod settings;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,6 +22,7 @@ use serde::Serialize;
 pub use arguments::{Arguments, Command, CommandLine, Document, reference};
 pub use requirement::{Requirement, parse_requirements};
 pub use resolve::{Surroundings, load, resolve};
+pub use settings::SettingsDefaults;
 
 /// Runtime mode: which pair of workspace and sandbox serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -211,6 +213,8 @@ pub struct Config {
     pub ui_kinds: Vec<String>,
     /// What a fresh workspace gets.
     pub provisioning: ProvisioningConfig,
+    /// What holds where the workspace's own settings say nothing.
+    pub settings: SettingsDefaults,
     /// Logs.
     pub log: LogConfig,
 }

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::{
     Arguments, AuthenticationConfig, CommandConfig, Config, ConfigError, ConfigFault, LogConfig, LogFormat,
     ProvisioningConfig, Requirement, RuntimeMode, SignedTokens, file, interface, model, parse_requirements,
-    requirement::MAX_REQUIREMENTS,
+    requirement::MAX_REQUIREMENTS, settings,
 };
 
 /// Port of the HTTP interface, the same in a pod.
@@ -167,6 +167,10 @@ pub fn resolve(arguments: &Arguments, surroundings: &Surroundings) -> Result<Con
         template_path: template_path(&mut check, arguments, &workspace_root),
         python_packages: python_packages(&mut check, arguments),
     };
+    let settings = check
+        .file("--settings-file", arguments.settings_file.as_ref())
+        .map(|path| check.take("--settings-file", settings::read(&path)))
+        .unwrap_or_default();
     let log = log(&mut check, arguments);
     if !check.faults.is_empty() {
         return Err(ConfigError(check.faults));
@@ -190,6 +194,7 @@ pub fn resolve(arguments: &Arguments, surroundings: &Surroundings) -> Result<Con
         commands,
         ui_kinds,
         provisioning,
+        settings,
         log,
     })
 }

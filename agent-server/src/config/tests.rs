@@ -181,6 +181,7 @@ fn the_reference_names_every_variable_of_the_contract() {
         "SYSTEM_PROMPT_FILE",
         "TEMPLATE_PATH",
         "PYTHON_PACKAGES",
+        "SETTINGS_FILE",
         "COMMAND_ENVIRONMENT_DIR",
         "COMMAND_FILES_DIR",
     ] {

@@ -291,7 +291,7 @@ impl<'a> Turn<'a> {
         let (llm, model, stop) = (self.harness.llm.as_ref(), &self.request.model, self.request.stop.token());
         let older = &self.conversation[..first_kept];
         let (summary, usage) = compaction::summarise(llm, model, older, context, stop).await?;
-        self.context.summaries.add(usage, known::cost(model, usage).map(|cost| cost.total));
+        self.context.summaries.add(usage, self.harness.models.cost(model, usage).map(|cost| cost.total));
         let tokens_before = compaction::estimate(&self.conversation);
         let conversation = Arc::make_mut(&mut self.conversation);
         let text = compaction::shown_to_model(&summary);

@@ -21,8 +21,6 @@ use crate::workspace::{Precondition, Workspace, WorkspaceError, WorkspacePath, W
 const FILE: &str = ".boring/settings";
 /// Bytes of the file at most: a few settings of a few bytes.
 const MAX_FILE: u64 = 256 * 1024;
-/// Folder of images unless told otherwise.
-const DEFAULT_IMAGE_FOLDER: &str = "assets/images";
 /// Tries when somebody else writes the file at the same time.
 const MAX_TRIES: usize = 5;
 /// The field in faults.
@@ -68,7 +66,7 @@ impl SettingsBody {
 #[utoipa::path(get, path = "/api/v1/workspace-settings", tag = "files",
     responses((status = 200, body = SettingsBody), (status = 409, body = ErrorBody)))]
 async fn read_settings(State(app): State<AppState>) -> ApiResult<Json<SettingsBody>> {
-    Ok(Json(SettingsBody::new(&image_folder(&*app.workspace).await?)))
+    Ok(Json(SettingsBody::new(&image_folder(&app).await?)))
 }
 
 /// Changes the settings in the file; its other keys stay.
@@ -97,9 +95,10 @@ async fn write_settings(
     Err(ApiError::new(Code::Conflict, format!("{FILE}: is written by others all the time")))
 }
 
-/// Folder of uploaded images.
-pub async fn image_folder(workspace: &dyn Workspace) -> ApiResult<WorkspacePath> {
-    let (file, _) = read_file(workspace).await?;
+/// Folder of uploaded images: what the workspace's own file says, else what is configured.
+pub async fn image_folder(app: &AppState) -> ApiResult<WorkspacePath> {
+    let default_folder = || WorkspacePath::parse(&app.config.settings.image_upload_dir).map_err(ApiError::from);
+    let (file, _) = read_file(&*app.workspace).await?;
     let Some(markdown) = file.get("markdown") else { return default_folder() };
     let Value::Object(markdown) = markdown else { return Err(damaged("`markdown` is not an object")) };
     match markdown.get("imageUploadDir") {
@@ -111,10 +110,6 @@ pub async fn image_folder(workspace: &dyn Workspace) -> ApiResult<WorkspacePath>
 
 fn path() -> ApiResult<WorkspacePath> {
     WorkspacePath::parse(FILE).map_err(ApiError::from)
-}
-
-fn default_folder() -> ApiResult<WorkspacePath> {
-    WorkspacePath::parse(DEFAULT_IMAGE_FOLDER).map_err(ApiError::from)
 }
 
 fn parse_folder(text: &str) -> Result<WorkspacePath, String> {

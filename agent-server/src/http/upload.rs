@@ -67,7 +67,7 @@ async fn upload(State(app): State<AppState>, JsonBody(body): JsonBody<UploadBody
     let ending = ending(&body.content_type)?;
     let directory = match body.directory.as_deref() {
         Some(text) => path_of("directory", text)?,
-        None => super::settings::image_folder(&*app.workspace).await?,
+        None => super::settings::image_folder(&app).await?,
     };
     let source = body.source_path.as_deref().map(|text| path_of("sourcePath", text)).transpose()?;
     let content = decode_base64("contentBase64", &body.content_base64)?;

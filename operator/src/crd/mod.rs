@@ -19,9 +19,10 @@ pub use lifecycle::{ExpirePolicy, FailurePolicy, Lifecycle, RunPolicy, Schedule,
 pub use provisioning::{Libraries, PYTHON_LIBRARY, Template};
 pub use quantity::{QUANTITY_MAX_LENGTH, QUANTITY_PATTERN};
 pub use spec::{
-    Access, AccessMode, Agent, Credential, CredentialPurpose, EnvironmentVariable, EphemeralStorage, Exposure,
-    ImagePullPolicy, Model, ModelProvider, Owner, PodMetadata, Resources, Retention, Sandbox, SandboxMode, Scheduling,
-    SecretKeyReference, Storage, Toleration, TolerationEffect, TolerationOperator, WhenDeleted,
+    Access, AccessMode, Agent, ConfigMapReference, Credential, CredentialPurpose, EnvironmentVariable,
+    EphemeralStorage, Exposure, ImagePullPolicy, Model, ModelProvider, Owner, PodMetadata, Resources, Retention,
+    Sandbox, SandboxMode, Scheduling, SecretKeyReference, Storage, Toleration, TolerationEffect, TolerationOperator,
+    WhenDeleted,
 };
 pub use status::{
     AgentWorkspaceStatus, LastStart, LastStop, LastTermination, Phase, PodReference, StartReason, StopActor,

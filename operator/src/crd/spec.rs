@@ -56,6 +56,18 @@ pub struct Agent {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub env: Vec<EnvironmentVariable>,
+    /// ConfigMap whose key `settings` holds the defaults of the workspace's settings, in the form of its file `.boring/settings`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings_ref: Option<ConfigMapReference>,
+}
+
+/// A ConfigMap of the workspace's namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigMapReference {
+    /// Name of the ConfigMap; must begin with the prefix that the operator permits.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    pub name: String,
 }
 
 /// When the node pulls the image.

@@ -54,6 +54,7 @@ pub const EFFECTIVE: &[(&str, &str)] = &[
     ("spec.lifecycle.expirePolicy", "Stop"),
     ("spec.lifecycle.ttlSecondsAfterStopped", "never"),
     ("spec.lifecycle.unhealthyTimeoutSeconds", "300"),
+    ("spec.agent.settingsRef", "the agent server's own defaults"),
     ("spec.template", "nothing"),
     ("spec.libraries.python", "nothing but what the image holds"),
     ("spec.lifecycle.startTimeoutSeconds", "600"),

@@ -190,11 +190,14 @@ fn one_event_cause(event: &PodEvent) -> Option<Cause> {
             None,
             format!("a secret or a key in it is missing; create it or correct spec.agent.credentials: {}", quote(text)),
         )),
-        "FailedMount" if text.contains("configmap \"") && text.contains("not found") => Some(cause(
+        "FailedMount" if is_about_config_map(text) => Some(cause(
             Reason::ConfigMapNotFound,
             true,
             None,
-            format!("a config map is missing; create it or correct spec.template.configMapName: {}", quote(text)),
+            format!(
+                "a config map or a key in it is missing; create it or correct spec.template.configMapName or spec.agent.settingsRef: {}",
+                quote(text)
+            ),
         )),
         "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" => Some(cause(
             Reason::VolumeAttach,
@@ -211,6 +214,10 @@ fn one_event_cause(event: &PodEvent) -> Option<Cause> {
         "Failed" if text.contains("pull image") => Some(image_pull(text)),
         _ => None,
     }
+}
+
+fn is_about_config_map(text: &str) -> bool {
+    text.contains("non-existent config key") || (text.contains("configmap \"") && text.contains("not found"))
 }
 
 /// What `/ready` tells; `None` when it only starts.

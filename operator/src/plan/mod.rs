@@ -43,8 +43,8 @@ pub use outcome::{
     StatusPatch,
 };
 pub use pod_view::{ContainerEnd, ContainerWait, Disruption, PodEvent, PodPhase, PodStages, PodView};
-pub use stages::start_stages;
 pub use provisioning::TemplateSource;
+pub use stages::start_stages;
 pub use valid::{Invalid, Storage, Valid, agent_name, claim_name};
 
 use jiff::Timestamp;

@@ -36,7 +36,7 @@ impl TemplateSource {
 }
 
 /// Whether users may have us mount this ConfigMap.
-pub(super) fn config_map_allowed(config: &Config, field: &str, name: &str) -> Result<(), Invalid> {
+fn config_map_allowed(config: &Config, field: &str, name: &str) -> Result<(), Invalid> {
     let prefix = &config.allowed_secret_prefix;
     if name.starts_with(prefix.as_str()) {
         return Ok(());
@@ -47,6 +47,12 @@ pub(super) fn config_map_allowed(config: &Config, field: &str, name: &str) -> Re
             "{field}: config map {name} may not be used, its name must begin with {prefix:?}; rename it or ask for another --allowed-secret-prefix"
         ),
     })
+}
+
+/// The ConfigMap with the defaults of settings.
+pub(super) fn settings(config: &Config, raw: crd::ConfigMapReference) -> Result<String, Invalid> {
+    config_map_allowed(config, "spec.agent.settingsRef", &raw.name)?;
+    Ok(raw.name)
 }
 
 /// The list as the agent server takes it: separated by blanks, in an order that does not depend on the spec's.

@@ -65,6 +65,8 @@ pub struct Valid {
     pub template: Option<TemplateSource>,
     /// Python libraries for commands, sorted.
     pub python_libraries: Vec<String>,
+    /// ConfigMap with the defaults of settings.
+    pub settings: Option<String>,
     /// Labels that the node must have.
     pub node_selector: BTreeMap<String, String>,
     /// Tolerated taints.
@@ -159,6 +161,7 @@ impl Valid {
             life: Life::parse(&workspace.spec)?,
             template: spec.template.map(|raw| TemplateSource::parse(config, raw)).transpose()?,
             python_libraries: provisioning::python_libraries(spec.libraries.unwrap_or_default())?,
+            settings: agent.settings_ref.map(|raw| provisioning::settings(config, raw)).transpose()?,
             node_selector: scheduling.node_selector,
             tolerations: scheduling.tolerations,
             priority_class_name: priority_class(scheduling.priority_class_name)?,

@@ -85,7 +85,7 @@ fn full() -> Value {
         "agent": {
             "model": {"provider": "anthropic", "id": "m", "baseUrl": "http://model.fakes.svc:8080"}, "systemPrompt": "speak",
             "credentials": [key("model-key", "ModelKey"), key("TOKEN", "Environment"), key("npmrc", "File")],
-            "env": [{"name": "A", "value": "$(HOME)"}],
+            "env": [{"name": "A", "value": "$(HOME)"}], "settingsRef": {"name": "agent-settings"},
         },
         "template": {"configMapName": "agent-template"},
         "libraries": {"python": ["pandas", "numpy>=2,<3"]},

@@ -112,6 +112,7 @@ async fn the_schema_refuses_with_the_name_of_the_field() {
         ),
         (json!({"agent": {"env": [{"name": "1A", "value": "x"}]}}), "spec.agent.env[0].name: Invalid value"),
         (json!({"agent": {"env": [{"name": "A"}]}}), "spec.agent.env[0].value: Required value"),
+        (json!({"agent": {"settingsRef": {}}}), "spec.agent.settingsRef.name: Required value"),
         (json!({"template": {"configMapName": "UPPER"}}), "spec.template.configMapName: Invalid value"),
         (json!({"template": {"image": "x", "path": "/x/../etc"}}), "spec.template.path: Invalid value"),
         (json!({"libraries": {"python": ["--index-url=http://x"]}}), "spec.libraries.python[0]: Invalid value"),

@@ -48,7 +48,7 @@ const AGENT_SERVER: &[(&str, &[&str])] = &[
     ("llm", &["catalog"]),
     ("harness", &["llm", "catalog", "workspace", "sandbox"]),
     ("session", &["harness", "llm", "catalog", "workspace", "sandbox", "storage", "event_log"]),
-    ("config", &[]),
+    ("config", &["workspace"]),
     ("provisioning", &["config", "readiness", "sandbox", "workspace"]),
     ("auth", &["config"]),
     ("telemetry", &["config"]),

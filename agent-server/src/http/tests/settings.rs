@@ -4,6 +4,7 @@ use axum::body::Body;
 use serde_json::{Value, json};
 
 use super::{Answer, Place};
+use crate::config::Arguments;
 
 const ROUTE: &str = "/api/v1/workspace-settings";
 
@@ -80,4 +81,16 @@ async fn two_writers_at_once_lose_no_key() {
     }
     let kept = place.get(ROUTE).await.json();
     assert!(kept["settings"]["markdown"]["imageUploadDir"].as_str().expect("text").starts_with("folder-"), "{kept}");
+}
+
+#[tokio::test]
+async fn configured_defaults_hold_where_the_workspace_says_nothing() {
+    let folder = tempfile::tempdir().expect("folder");
+    let file = folder.path().join("settings");
+    std::fs::write(&file, r#"{"markdown": {"imageUploadDir": "team/pictures"}}"#).expect("written");
+    let place = Place::with(Arguments { settings_file: file.to_str().map(str::to_owned), ..Arguments::default() });
+    assert_eq!(place.get(ROUTE).await.json(), settings("team/pictures"));
+    assert_eq!(upload(&place).await.json()["path"], "team/pictures/x.svg");
+    assert_eq!(put(&place, settings("mine")).await.json(), settings("mine"));
+    assert_eq!(place.get(ROUTE).await.json(), settings("mine"));
 }

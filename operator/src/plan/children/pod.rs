@@ -198,6 +198,10 @@ fn own_environment(valid: &Valid) -> BTreeMap<&'static str, String> {
             valid.model_provider.unwrap_or(ModelProvider::Anthropic).key_variable(),
             valid.model_key.as_ref().map(|secret| format!("{}/{}", volumes::MODEL_KEY, secret.key)),
         ),
+        (
+            "BORING_AGENT_SETTINGS_FILE",
+            valid.settings.as_ref().map(|_| format!("{}/{}", volumes::SETTINGS, volumes::SETTINGS_KEY)),
+        ),
         ("BORING_AGENT_TEMPLATE_PATH", valid.template.as_ref().map(|_| volumes::TEMPLATE.to_owned())),
         (
             "BORING_AGENT_PYTHON_PACKAGES",

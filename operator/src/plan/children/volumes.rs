@@ -31,6 +31,9 @@ pub(super) const COMMAND_FILES: &str = "/run/boring-agent/command-files";
 
 /// Files that a fresh workspace gets; commands may see them.
 pub(super) const TEMPLATE: &str = "/run/boring-agent/template";
+/// Defaults of settings, and the key that holds them.
+pub(super) const SETTINGS: &str = "/run/boring-agent/settings";
+pub(super) const SETTINGS_KEY: &str = "settings";
 /// Largest template out of an image. With /tmp and /run it stays below the limit of ephemeral storage.
 const TEMPLATE_SIZE: &str = "512Mi";
 
@@ -55,6 +58,7 @@ pub(super) fn volumes(valid: &Valid) -> Vec<Volume> {
         });
     }
     volumes.extend(valid.template.as_ref().map(template));
+    volumes.extend(valid.settings.as_ref().map(|name| config_map("settings", name, Some(SETTINGS_KEY))));
     volumes.extend(projected("command-environment", &valid.command_environment));
     volumes.extend(projected("command-files", &valid.command_files));
     volumes
@@ -71,6 +75,9 @@ pub(super) fn mounts(valid: &Valid) -> Vec<VolumeMount> {
     ];
     if valid.model_key.is_some() {
         mounts.push(read_only("model-key", MODEL_KEY));
+    }
+    if valid.settings.is_some() {
+        mounts.push(read_only("settings", SETTINGS));
     }
     if valid.template.is_some() {
         mounts.push(read_only("template", TEMPLATE));
@@ -91,16 +98,22 @@ pub(super) fn template_target() -> VolumeMount {
 
 fn template(source: &TemplateSource) -> Volume {
     match source {
-        TemplateSource::ConfigMap { name } => Volume {
-            name: "template".to_owned(),
-            config_map: Some(ConfigMapVolumeSource {
-                name: name.clone(),
-                default_mode: Some(PUBLIC_MODE),
-                ..ConfigMapVolumeSource::default()
-            }),
-            ..Volume::default()
-        },
+        TemplateSource::ConfigMap { name } => config_map("template", name, None),
         TemplateSource::Image { .. } => empty("template", TEMPLATE_SIZE),
+    }
+}
+
+/// All keys of a ConfigMap, or one of them.
+fn config_map(volume: &str, name: &str, key: Option<&str>) -> Volume {
+    Volume {
+        name: volume.to_owned(),
+        config_map: Some(ConfigMapVolumeSource {
+            name: name.to_owned(),
+            items: key.map(|key| vec![item(key, key)]),
+            default_mode: Some(PUBLIC_MODE),
+            ..ConfigMapVolumeSource::default()
+        }),
+        ..Volume::default()
     }
 }
 

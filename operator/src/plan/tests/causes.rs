@@ -119,10 +119,16 @@ fn a_missing_secret_or_key_is_found_in_the_events() {
 
 #[test]
 fn a_missing_config_map_is_found_in_the_events() {
-    let sentence = "MountVolume.SetUp failed for volume \"template\" : configmap \"agent-files\" not found";
-    let observed = late(|observed| observed.pod_events = Some(events_with("FailedMount", sentence)));
-    let message = format!("a config map is missing; create it or correct spec.template.configMapName: {sentence}");
-    assert_eq!(told(observed), ("ConfigMapNotFound".to_owned(), Some("ConfigMapNotFound".to_owned()), message));
+    for sentence in [
+        "MountVolume.SetUp failed for volume \"template\" : configmap \"agent-files\" not found",
+        "MountVolume.SetUp failed for volume \"settings\" : references non-existent config key: settings",
+    ] {
+        let observed = late(|observed| observed.pod_events = Some(events_with("FailedMount", sentence)));
+        let message = format!(
+            "a config map or a key in it is missing; create it or correct spec.template.configMapName or spec.agent.settingsRef: {sentence}"
+        );
+        assert_eq!(told(observed), ("ConfigMapNotFound".to_owned(), Some("ConfigMapNotFound".to_owned()), message));
+    }
 }
 
 #[test]

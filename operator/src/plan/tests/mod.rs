@@ -188,6 +188,7 @@ pub(crate) fn full_spec() -> Value {
                 {"name": "GITHUB_TOKEN", "secretKeyRef": {"name": "agent-git", "key": "token"}, "purpose": "Environment"},
                 {"name": "npmrc", "secretKeyRef": {"name": "agent-npm", "key": "rc"}, "purpose": "File"},
             ],
+            "settingsRef": {"name": "agent-settings"},
             "env": [{"name": "LOG_LEVEL", "value": "$(HOME) costs $5"}],
         },
         "resources": {"requests": {"cpu": "250m"}, "limits": {"memory": "4Gi"}},

@@ -46,12 +46,16 @@ fn a_model_inside_the_cluster_is_refused_unless_its_namespace_is_permitted() {
 
 #[test]
 fn config_maps_outside_of_the_prefix_are_refused() {
-    let value = json!({"template": {"configMapName": "kube-root-ca.crt"}});
-    let (reason, message) = refused(value.clone());
-    assert_eq!(reason, Reason::SecretNotAllowed);
-    assert!(message.starts_with("spec.template: config map kube-root-ca.crt may not be used"), "{message}");
-    let config = Config { allowed_secret_prefix: String::new(), ..Config::default() };
-    Valid::parse(&config, &fresh(value).workspace).expect("every name is permitted");
+    for (value, field) in [
+        (json!({"template": {"configMapName": "kube-root-ca.crt"}}), "spec.template"),
+        (json!({"agent": {"settingsRef": {"name": "kube-root-ca.crt"}}}), "spec.agent.settingsRef"),
+    ] {
+        let (reason, message) = refused(value.clone());
+        assert_eq!(reason, Reason::SecretNotAllowed);
+        assert!(message.starts_with(&format!("{field}: config map kube-root-ca.crt may not be used")), "{message}");
+        let config = Config { allowed_secret_prefix: String::new(), ..Config::default() };
+        Valid::parse(&config, &fresh(value).workspace).expect("every name is permitted");
+    }
 }
 
 #[test]
