@@ -142,6 +142,23 @@ pub fn is_regular(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|stat| stat.is_file())
 }
 
+/// The name of the file of a session that the index does not know. Names alone are read, as every new session comes here.
+pub fn find(folder: &Path, id: &str) -> Result<Option<String>, SessionError> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| id_in_name(name) == Some(id)) && is_regular(&entry.path()) {
+            return Ok(Some(name.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(None)
+}
+
 /// All session files of a folder with their sizes. Only regular files count: a link would lead writes elsewhere, and
 /// a FIFO would hold the reader for ever.
 pub fn list(folder: &Path) -> std::io::Result<Vec<(PathBuf, String, u64)>> {

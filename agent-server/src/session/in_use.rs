@@ -2,7 +2,7 @@
 //!
 //! Owns exclusion: one writer of the file, one turn at a time. Must not know HTTP or how turns run.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -179,7 +179,7 @@ impl Disk {
         }
         let name = match known_name.filter(|name| file::is_regular(&places.sessions.join(name))) {
             Some(name) => Some(name),
-            None => find_file(&places.sessions, id)?,
+            None => file::find(&places.sessions, id)?,
         };
         let Some(name) = name else {
             *self = Self::Absent;
@@ -259,23 +259,6 @@ impl Disk {
             _ => None,
         }
     }
-}
-
-/// The file of a session that the index does not know. Names alone are read, as every new session comes here.
-fn find_file(folder: &Path, id: &str) -> Result<Option<String>, SessionError> {
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name.to_str().is_some_and(|name| file::id_in_name(name) == Some(id)) && file::is_regular(&entry.path()) {
-            return Ok(Some(name.to_string_lossy().into_owned()));
-        }
-    }
-    Ok(None)
 }
 
 impl Session {

@@ -267,10 +267,15 @@ impl Sessions {
                     .await
             }
             Err(SessionError::Locked(_) | SessionError::NotWritable) => {
-                let file = self.index.get(id).map(|record| self.places.sessions.join(record.file));
-                let Some(path) = file else { return Err(SessionError::NotFound(id.to_owned())) };
-                let bytes = tokio::fs::read(path).await?;
-                Ok(work(&Transcript::read(&bytes).transcript))
+                let (known, id) = (self.index.get(id).map(|record| record.file), id.to_owned());
+                let folder = self.places.sessions.clone();
+                let reading = tokio::task::spawn_blocking(move || {
+                    // The other process may have made it since the index was last compared with the files.
+                    let name = known.map_or_else(|| file::find(&folder, &id), |name| Ok(Some(name)))?;
+                    let bytes = std::fs::read(folder.join(name.ok_or(SessionError::NotFound(id))?))?;
+                    Ok(work(&Transcript::read(&bytes).transcript))
+                });
+                reading.await.unwrap_or_else(|error| Err(SessionError::Storage(error.to_string())))
             }
             Err(error) => Err(error),
         }

@@ -162,8 +162,9 @@ async fn sessions_are_made_named_listed_and_deleted_with_everything() {
 #[tokio::test]
 async fn another_process_gets_locked_for_writing_and_may_read() {
     let bench = Bench::new(vec![answer("one"), answer("two")]);
-    bench.ask("s", "u1", "hi").await;
+    // Before there is anything that its index could know.
     let other = bench.reopened(&bench.state());
+    bench.ask("s", "u1", "hi").await;
     let refused = other.submit(submission("s", "u2", "more")).await.expect_err("locked");
     assert_eq!(refused, SessionError::Locked("s".into()));
     assert_eq!(texts(&other.messages("s", false).await.expect("read")), ["hi", "one"]);
