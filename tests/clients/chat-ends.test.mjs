@@ -1,6 +1,8 @@
 // Ends other than the usual one: model errors, retries, stop, a reader that leaves, a server that stops or dies.
 
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
 import { describe, test } from "node:test";
 import { NEWEST, VERSIONS, comparable, history, openChat, sdk } from "./chat-client.mjs";
 import { assertSameHistory, checkedChunks, fixture } from "./chat-fixture.mjs";
@@ -10,7 +12,7 @@ const running = fixture();
 const texts = (message) => message.parts.filter((part) => part.type === "text").map((part) => part.text);
 
 async function sleepers(mark) {
-  const { readdir, readFile } = await import("node:fs/promises");
+  const { readdir } = await import("node:fs/promises");
   const found = [];
   for (const pid of (await readdir("/proc")).filter((name) => /^\d+$/.test(name))) {
     // A process may end between the listing and the reading.
@@ -148,6 +150,9 @@ describe("the server stops", { concurrency: false }, () => {
       const before = first.messages.map(comparable);
       const sending = first.send(scripted("Two.", [{ text: "I run." }, { tool: "bash", input: { command: "echo started; sleep 60" } }], [{ text: "never" }]));
       await until("the command", () => first.messages.length === 4 && first.lastMessage.parts.some((part) => part.type === "tool-bash" && part.state !== "input-streaming"));
+      // Chunks reach the disk within 250 ms; a kill before that may lose them.
+      const log = join(running.server.state, "turns", first.id, `${first.lastMessage.metadata.turnId}.log`);
+      await until("the command on disk", async () => (await readFile(log, "utf8").catch(() => "")).includes("tool-input-available"));
       await running.server.restart(signal);
       await within(10_000, "the client's end", sending);
       const after = await history(running.server, first.id);

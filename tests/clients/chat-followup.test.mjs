@@ -1,6 +1,8 @@
 // Follow-ups with the SDK's own chat class: queued while a turn runs, shown turn by turn, kept over a crash.
 
 import assert from "node:assert/strict";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { describe, test } from "node:test";
 import { RESUMING, history, openChat } from "./chat-client.mjs";
 import { assertSameHistory, checkedChunks, fixture } from "./chat-fixture.mjs";
@@ -9,7 +11,13 @@ import { scripted, until, within } from "./harness.mjs";
 const running = fixture();
 const texts = (message) => message.parts.filter((part) => part.type === "text").map((part) => part.text).join("");
 const userMessage = (text) => ({ id: crypto.randomUUID(), role: "user", parts: [{ type: "text", text }] });
-const slow = (text) => scripted("Slowly.", [{ text, chunks: 6, delayMs: 60 }]);
+/** A turn that goes on until it is told, and how to tell it. */
+function held() {
+  const file = `go-${crypto.randomUUID()}`;
+  const command = `until [ -e ${file} ]; do sleep 0.05; done`;
+  const prompt = scripted("Wait.", [{ text: "I wait." }, { tool: "bash", input: { command } }], [{ text: "Waited." }]);
+  return { prompt, release: () => writeFile(join(running.server.workspace, file), "") };
+}
 const followUp = (id, body) =>
   running.server.json(`/agent/chat/${id}/followup`, { method: "POST", body: JSON.stringify(body) });
 
@@ -19,7 +27,8 @@ for (const version of RESUMING) {
     // By its id: a short turn may be over already, and the next one running.
     const prepareReconnectToStreamRequest = ({ id, api }) => ({ api: `${api}/${id}/stream?turn=${turn}` });
     const chat = openChat(version, running.server, { transport: { prepareReconnectToStreamRequest } });
-    const sending = chat.send(slow("one two three four five six"));
+    const { prompt, release } = held();
+    const sending = chat.send(prompt);
     await until("text", () => chat.lastMessage?.role === "assistant" && texts(chat.lastMessage) !== "");
     const waiting = [userMessage(scripted("Second.", [{ text: "second" }])), userMessage(scripted("Third.", [{ text: "third" }]))];
     // The later one arrives first; the numbers count.
@@ -27,6 +36,7 @@ for (const version of RESUMING) {
       const { status, body } = await followUp(chat.id, { message: waiting[index], clientNonce: `n${index}`, clientSeq: index });
       assert.deepEqual([status, body], [202, { clientNonce: `n${index}`, status: "queued" }]);
     }
+    await release();
     await sending;
     for (const message of waiting) {
       const { next } = chat.lastMessage.metadata;
@@ -46,7 +56,7 @@ for (const version of RESUMING) {
 describe("over a crash", { concurrency: false }, () => {
   test("what was accepted runs after the start, once, in order", async () => {
     const chat = openChat("ai-7", running.server);
-    const sending = chat.send(slow("a b c d e f"));
+    const sending = chat.send(held().prompt);
     await until("text", () => chat.lastMessage?.role === "assistant" && texts(chat.lastMessage) !== "");
     for (const number of [1, 2]) {
       const message = scripted(`Follow-up ${number}.`, [{ text: `answer ${number}` }]);

@@ -1,22 +1,28 @@
 // Two servers on one state directory: one writes a session at a time, both read it, and nothing is lost between them.
 
 import assert from "node:assert/strict";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { after, test } from "node:test";
 import { history, openChat } from "./chat-client.mjs";
 import { fixture } from "./chat-fixture.mjs";
 import { scripted, startServer, until } from "./harness.mjs";
 
 const running = fixture();
+/** A turn that goes on until a file is there. */
+const waiting = (file) =>
+  scripted("Wait.", [{ text: "I wait." }, { tool: "bash", input: { command: `until [ -e ${file} ]; do sleep 0.05; done` } }], [{ text: "Waited." }]);
 let second;
 after(() => second?.remove());
 
 test("a session that one server writes is locked for the other, which may read it", async () => {
   second = await startServer(running.double.url, { env: { BORING_AGENT_STATE_DIR: running.server.state } });
   const chat = openChat("ai-7", running.server);
-  const sending = chat.send(scripted("Slowly.", [{ text: "a b c d e f g h", chunks: 8, delayMs: 100 }]));
+  const sending = chat.send(waiting("go-1"));
   await until("text", () => chat.lastMessage?.role === "assistant");
   const refused = await second.json("/agent/chat", { method: "POST", body: JSON.stringify({ id: chat.id, message: "me too" }) });
   assert.deepEqual([refused.status, refused.body.error.code], [423, "session_locked"]);
+  await writeFile(join(running.server.workspace, "go-1"), "");
   await sending;
   assert.equal(chat.status, "ready", String(chat.error));
   assert.deepEqual(await history(second, chat.id), await history(running.server, chat.id));
@@ -27,7 +33,7 @@ test("a session that one server writes is locked for the other, which may read i
 test("what the first server leaves the second one goes on with", async () => {
   const id = crypto.randomUUID();
   const chat = openChat("ai-7", running.server, { id });
-  const sending = chat.send(scripted("Slowly.", [{ text: "a b c d e f g h", chunks: 8, delayMs: 200 }]));
+  const sending = chat.send(waiting("never"));
   await until("text", () => chat.lastMessage?.role === "assistant");
   await running.server.kill("SIGKILL");
   await sending;
