@@ -4,3 +4,4 @@
 mod binary;
 mod connections;
 mod life;
+mod volumes;

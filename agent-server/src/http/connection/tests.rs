@@ -21,7 +21,8 @@ struct Place {
 }
 
 async fn place() -> Place {
-    let router = Router::new().route("/", get(|| async { "whole" })).route("/slow", get(slow));
+    let router =
+        Router::new().route("/", get(|| async { "whole" })).route("/slow", get(slow)).route("/endless", get(endless));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let client = TcpStream::connect(listener.local_addr().expect("address")).await.expect("connected");
     let (socket, _) = listener.accept().await.expect("accepted");
@@ -39,6 +40,12 @@ async fn slow() -> Body {
         Ok::<_, Infallible>(part)
     });
     Body::from_stream(parts)
+}
+
+/// A first part at once, and then nothing.
+async fn endless() -> Body {
+    let first = futures::stream::iter([Ok::<_, Infallible>("first ")]);
+    Body::from_stream(first.chain(futures::stream::pending()))
 }
 
 impl Place {
@@ -125,6 +132,15 @@ async fn half_a_head_does_not_keep_the_server_from_stopping() {
     place.stop.cancel();
     tokio::time::timeout(WAIT / 2, place.serving).await.expect("ended").expect("no panic");
     assert!(begin.elapsed() < HEADER_TIMEOUT / 2);
+}
+
+#[tokio::test]
+async fn a_client_that_shuts_its_side_counts_as_gone() {
+    let mut place = place().await;
+    place.send("GET /endless HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+    place.until("first ").await;
+    place.client.shutdown().await.expect("shut");
+    tokio::time::timeout(WAIT, place.serving).await.expect("ended").expect("no panic");
 }
 
 #[tokio::test]

@@ -220,6 +220,22 @@ async fn a_flood_is_one_order_to_look_anew() {
 }
 
 #[tokio::test]
+async fn a_thousand_readers_all_get_a_change() {
+    let place = Place::new();
+    let mut clients = Vec::new();
+    for _ in 0..1000 {
+        clients.push(Client::connect(&place, EVENTS, None).await);
+    }
+    for client in &mut clients {
+        client.greeted().await;
+    }
+    place.put("f", "x");
+    for client in &mut clients {
+        assert_eq!(client.change_of("f").await["op"], "write");
+    }
+}
+
+#[tokio::test]
 async fn what_happens_to_sessions_is_told_and_resumed() {
     let place = Place::new();
     let mut client = Client::connect(&place, "/api/v1/events?topics=sessions", None).await;
