@@ -1,3 +1,3 @@
 //! Tests across modules.
 
-mod parsers;
+pub mod parsers;

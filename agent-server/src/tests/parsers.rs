@@ -177,3 +177,16 @@ fn reports_of_supervisors() {
         assert_eq!(serde_json::from_slice::<crate::sandbox::protocol::Report>(&line).expect("a report"), report);
     });
 }
+
+/// Streams of a model provider as a connection gives them, in small pieces: the data of their events, for a decoder.
+pub fn model_streams(parser: &str, decode: impl Fn(&[String])) {
+    use eventsource_stream::Eventsource as _;
+
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    fuzz(parser, |input| {
+        let pieces: Vec<_> = input.chunks(7).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect();
+        let events: Vec<_> = runtime.block_on(stream::iter(pieces).eventsource().collect());
+        let data: Vec<_> = events.into_iter().map_while(Result::ok).map(|event| event.data).collect();
+        decode(&data);
+    });
+}

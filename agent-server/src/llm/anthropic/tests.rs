@@ -12,6 +12,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::*;
 use crate::llm::key::KeySource;
 use crate::llm::transport::Call;
+use crate::llm::transport::Decode as _;
 use crate::llm::{ModelEvent, StopReason, ThinkingLevel, Usage};
 
 const STREAM: &str = include_str!("../../../tests/fixtures/anthropic-stream.txt");
@@ -248,4 +249,16 @@ async fn a_stop_ends_a_call_that_waits() {
     let cancel = request.cancel.clone();
     let (result, ()) = tokio::join!(client.stream(request), async { cancel.cancel() });
     assert_eq!(result.err(), Some(LlmError::Cancelled));
+}
+
+#[test]
+fn no_stream_breaks_the_decoder() {
+    crate::tests::parsers::model_streams("anthropic-stream", |events| {
+        let mut decoder = Decoder::default();
+        // Up to the first error, as the transport does.
+        let failed = events.iter().any(|data| decoder.take(data, &mut |_event| {}).is_err());
+        if !failed && !decoder.is_done() {
+            let _whole_or_not = decoder.end(&mut |_event| {});
+        }
+    });
 }

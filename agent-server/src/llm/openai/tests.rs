@@ -361,3 +361,15 @@ fn an_address_without_a_path_gets_the_usual_one() {
         assert_eq!(address(base), full);
     }
 }
+
+#[test]
+fn no_stream_breaks_the_decoder() {
+    crate::tests::parsers::model_streams("openai-stream", |events| {
+        let mut decoder = Decoder::default();
+        // Up to the first error, as the transport does.
+        let failed = events.iter().any(|data| decoder.take(data, &mut |_event| {}).is_err());
+        if !failed && !decoder.is_done() {
+            let _whole_or_not = decoder.end(&mut |_event| {});
+        }
+    });
+}
