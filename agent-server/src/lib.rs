@@ -3,6 +3,7 @@
 pub mod activity;
 pub mod auth;
 pub mod catalog;
+pub mod check;
 pub mod config;
 pub mod event_log;
 pub mod harness;
@@ -31,6 +32,7 @@ use crate::activity::Activity;
 use crate::auth::Authenticator;
 use crate::catalog::artifacts::{ArtifactLimits, Artifacts};
 use crate::catalog::{StandardTools, standard};
+use crate::check::{Bait, CheckReport};
 use crate::config::{Config, KeySource, ModelPrice, ModelProvider};
 use crate::harness::metrics::TurnMetrics;
 use crate::harness::prompt::PromptSettings;
@@ -45,10 +47,10 @@ use crate::predecessor::StateLock;
 use crate::provisioning::{Provisioning, PythonLibraries};
 use crate::quiesce::Quiesce;
 use crate::readiness::{ModelKey, Readiness};
-use crate::runtime::RuntimeError;
-use crate::runtime::direct::DirectRuntime;
-use crate::sandbox::Sandbox;
-use crate::sandbox::direct::DirectSettings;
+use crate::runtime::local::LocalRuntime;
+use crate::runtime::selection::Selection;
+use crate::runtime::{RuntimeBundle, RuntimeError};
+use crate::sandbox::local::THIS_PROGRAM;
 use crate::sandbox::process_tree::pause_commands;
 use crate::serve::{ServeError, Signals};
 use crate::session::error::SessionError;
@@ -56,7 +58,6 @@ use crate::session::{BeginTurn, SessionSettings, Sessions};
 use crate::shutdown::{Closing, Shutdown};
 use crate::telemetry::Metrics;
 use crate::ui_bridge::UiBridge;
-use crate::workspace::Workspace;
 
 /// Pause between looks at a key that is missing or was rejected.
 const KEY_WATCH: Duration = Duration::from_secs(2);
@@ -91,9 +92,11 @@ pub async fn run(config: Config, started_at: Instant) -> Result<(), StartError> 
         () = signals.next() => return Ok(()),
         app = prepare(&config, &metrics, &starting, started_at) => app?,
     };
+    let isolation = app.sandbox.isolation();
     tracing::info!(
-        mode = app.config.mode.as_str(),
-        named = app.config.mode_named,
+        mode = app.mode.as_str(),
+        named = app.config.mode.is_some(),
+        ?isolation,
         state_lock = lock.is_held(),
         "serving"
     );
@@ -102,6 +105,21 @@ pub async fn run(config: Config, started_at: Instant) -> Result<(), StartError> 
     // The next server may begin.
     drop(lock);
     Ok(())
+}
+
+/// Attacks the sandbox of this configuration from inside. `server` is the process that is attacked, this one when absent.
+pub async fn check_sandbox(
+    config: Config,
+    server: Option<u32>,
+    outside: &std::path::Path,
+) -> Result<CheckReport, StartError> {
+    let server = server.unwrap_or_else(std::process::id);
+    let bait = Bait::new(&config.state_dir, outside, server)
+        .map_err(|error| StartError::Agent(format!("what is attacked cannot be set up: {error}")))?;
+    let local = LocalRuntime { limits: check::LIMITS.with_defaults(), ..local_runtime(&config) };
+    let runtime = selection(&config).build(&local).await?;
+    let checked = check::run(runtime.mode().as_str(), &*runtime.sandbox(), &bait).await;
+    checked.map_err(|error| StartError::Runtime(RuntimeError::Sandbox(error)))
 }
 
 /// Waits for storage and for the server before this one, then puts the parts together. A sandbox that cannot be had is told by the readiness and tried
@@ -143,7 +161,7 @@ pub async fn compose(
     starting: &Readiness,
     started_at: Instant,
 ) -> Result<AppState, StartError> {
-    let runtime = direct_runtime(&config).build().await?;
+    let runtime = selection(&config).build(&local_runtime(&config)).await?;
     starting.set_sandbox(None);
     provisioning(&config).until_done(&runtime.sandbox(), starting).await;
     let readiness = Arc::new(Readiness::new());
@@ -155,11 +173,13 @@ pub async fn compose(
         .map_err(|error| StartError::Agent(error.to_string()))?;
     let ui_bridge = Arc::new(ui_bridge);
     let activity = Activity::new(move || counted.running());
-    let sessions = agent(&config, &workspace, &sandbox, &readiness, &ui_bridge, &activity, &metrics)?;
+    let sessions = agent(&config, &runtime, &readiness, &ui_bridge, &activity, &metrics)?;
     close_with(&shutdown, &sessions);
     let quiesce = Quiesce::new(workspace.clone(), Box::new(stop_commands));
     Ok(Arc::new(App {
         quiesce,
+        mode: runtime.mode(),
+        degraded: runtime.degraded().map(|degraded| (degraded.from, degraded.reason.clone())),
         workspace,
         sandbox,
         sessions,
@@ -184,8 +204,7 @@ fn stop_commands(stop: bool) {
 /// The model, the tools, the turn loop and the sessions.
 fn agent(
     config: &Config,
-    workspace: &Arc<dyn Workspace>,
-    sandbox: &Arc<dyn Sandbox>,
+    runtime: &RuntimeBundle,
     readiness: &Arc<Readiness>,
     ui_bridge: &Arc<UiBridge>,
     activity: &Arc<Activity>,
@@ -193,6 +212,7 @@ fn agent(
 ) -> Result<Arc<Sessions>, StartError> {
     let turn_metrics = Arc::new(TurnMetrics::default());
     metrics.register(|registry| turn_metrics.register(registry));
+    let workspace = runtime.workspace();
     let artifacts = Artifacts::open(&config.state_dir.join("artifacts"), ArtifactLimits::default())
         .map_err(|error| StartError::Agent(error.to_string()))?;
     let llm = model(config, readiness)?;
@@ -200,14 +220,13 @@ fn agent(
     let harness = Arc::new(TurnLoop {
         llm,
         models: models(config),
-        catalog: Arc::new(standard(StandardTools::new(artifacts)).with(ui_bridge::tools::tools(ui_bridge))),
+        catalog: Arc::new(
+            standard(StandardTools::new(artifacts).with_timeout(config.command_timeout))
+                .with(ui_bridge::tools::tools(ui_bridge)),
+        ),
         workspace: workspace.clone(),
-        sandbox: sandbox.clone(),
-        prompt: PromptSettings {
-            mode: config.mode.as_str().into(),
-            network: true,
-            configured: configured_prompt(config)?,
-        },
+        sandbox: runtime.sandbox(),
+        prompt: PromptSettings { mode: runtime.mode().as_str().into(), configured: configured_prompt(config)? },
         context_tokens: compaction::CONTEXT_TOKENS,
         metrics: turn_metrics,
     });
@@ -323,20 +342,26 @@ fn provisioning(config: &Config) -> Provisioning {
     }
 }
 
-fn direct_runtime(config: &Config) -> DirectRuntime {
+fn selection(config: &Config) -> Selection {
+    Selection { mode: config.mode, network: config.network, on_unavailable: config.on_unavailable }
+}
+
+fn local_runtime(config: &Config) -> LocalRuntime {
     let mut secret_files = Vec::from_iter(config.authentication.static_token_file.clone());
     secret_files.extend(config.authentication.signed.as_ref().map(|signed| signed.keys_file.clone()));
     if let KeySource::File(file) = &config.model.key {
         secret_files.push(file.clone());
     }
-    DirectRuntime {
+    LocalRuntime {
         root: config.workspace_root.clone(),
         state_dir: config.state_dir.clone(),
         secret_files,
         command_environment_dir: config.commands.environment_dir.clone(),
+        command_files_dir: config.commands.files_dir.clone(),
         server_environment: std::env::vars_os().collect(),
         in_pod: config.pod_uid.is_some(),
         python_libraries: !config.provisioning.python_packages.is_empty(),
-        supervisor: DirectSettings::THIS_PROGRAM.into(),
+        program: THIS_PROGRAM.into(),
+        limits: config.limits.with_defaults(),
     }
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use agent_server::config::{Arguments, Command, CommandLine, Config, Document, Surroundings, load, reference};
 use agent_server::run;
+use agent_server::sandbox::conformance::{network_table, system_call_table, table};
 use agent_server::serve::{BLOCKING_KEEP_ALIVE, MAX_BLOCKING_THREADS, worker_threads};
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     };
     let outcome = match line.command {
         Some(Command::Gen { document }) => print(document),
+        Some(Command::CheckSandbox { serve, server_pid, outside }) => check_sandbox(*serve, server_pid, &outside),
         Some(Command::Serve(arguments)) => serve(*arguments, started_at),
         None => serve(line.serve, started_at),
     };
@@ -46,6 +48,7 @@ fn print(document: Document) -> anyhow::Result<ExitCode> {
     let text = match document {
         Document::Openapi => agent_server::http::openapi::generate()?,
         Document::Configuration => reference(),
+        Document::Attacks => [table(), network_table(), system_call_table()].join("\n"),
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
@@ -70,16 +73,37 @@ fn serve(arguments: Arguments, started_at: Instant) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
+fn check_sandbox(arguments: Arguments, server: Option<u32>, outside: &std::path::Path) -> anyhow::Result<ExitCode> {
+    let config = match load(arguments, &Surroundings::of_process()) {
+        Ok(config) => config,
+        Err(error) => {
+            report(&format!("agent-server: {error}"));
+            return Ok(ExitCode::from(EXIT_CONFIGURATION));
+        }
+    };
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(agent_server::check_sandbox(config, server, outside));
+    runtime.shutdown_background();
+    let checked = outcome?;
+    let text = serde_json::to_string_pretty(&checked)? + "\n";
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(if checked.is_as_promised() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 fn start(config: Config, started_at: Instant) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(run(config, started_at));
+    // Storage that hangs must not keep the process: its threads are left behind.
+    runtime.shutdown_background();
+    Ok(outcome?)
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(worker_threads())
         .max_blocking_threads(MAX_BLOCKING_THREADS)
         .thread_keep_alive(BLOCKING_KEEP_ALIVE)
         .enable_all()
         .build()
-        .context("the asynchronous runtime cannot be started")?;
-    let outcome = runtime.block_on(run(config, started_at));
-    // Storage that hangs must not keep the process: its threads are left behind.
-    runtime.shutdown_background();
-    Ok(outcome?)
+        .context("the asynchronous runtime cannot be started")
 }

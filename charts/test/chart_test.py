@@ -279,6 +279,26 @@ class Chart(unittest.TestCase):
         for key in yaml.safe_load((CHART / "values.yaml").read_text()):
             self.assertIn(f".Values.{key}", used)
 
+    def test_the_operator_learns_what_sandboxes_may_be(self):
+        got = environment()
+        self.assertEqual(got["OPERATOR_BUBBLEWRAP_SECCOMP_PROFILE"], "localhost/agent-workspace-operator/bubblewrap.json")
+        self.assertEqual(got["OPERATOR_ALLOW_SANDBOX_DEGRADE"], "false")
+        got = environment({"sandbox": {"seccompProfile": "unconfined", "allowDegrade": True}})
+        self.assertEqual((got["OPERATOR_BUBBLEWRAP_SECCOMP_PROFILE"], got["OPERATOR_ALLOW_SANDBOX_DEGRADE"]), ("unconfined", "true"))
+        self.refused({"sandbox": {"seccompProfile": "runtime/default"}}, "seccompProfile")
+
+    def test_the_installer_mounts_one_folder_of_the_host_and_carries_the_profile(self):
+        objects = render({"sandbox": {"seccompInstaller": {"enabled": True, "kubeletSeccompFolder": "/data/seccomp"}}})
+        profile = json.loads(objects["ConfigMap", f"{NAME}-seccomp"]["data"]["bubblewrap.json"])
+        allowed = {name for each in profile["syscalls"] if each["action"] == "SCMP_ACT_ALLOW" for name in each["names"]}
+        self.assertEqual(profile["defaultAction"], "SCMP_ACT_ERRNO")
+        self.assertLessEqual({"clone", "unshare", "mount", "umount2", "pivot_root", "sethostname", "read"}, allowed)
+        self.assertFalse({"keyctl", "bpf", "io_uring_setup", "ptrace", "setns", "init_module", "clone3"} & allowed)
+        spec = objects["DaemonSet", f"{NAME}-seccomp"]["spec"]["template"]["spec"]
+        self.assertEqual([each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each], ["/data/seccomp"])
+        self.assertIs(spec["automountServiceAccountToken"], False)
+        self.assertEqual(spec["containers"][0]["securityContext"]["capabilities"], {"drop": ["ALL"]})
+
     def test_the_notes_warn_of_a_missing_policy(self):
         # `helm template` leaves the notes out, and helm's dry runs want a cluster: here they are rendered as a ConfigMap.
         with tempfile.TemporaryDirectory() as folder:

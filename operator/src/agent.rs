@@ -9,7 +9,7 @@ use reqwest::{Client, StatusCode, redirect};
 use serde::Deserialize;
 
 use crate::{
-    plan::{Activity, AgentReadiness, Answer, Drain, DrainQuestion, HOLD_SECONDS, ReadinessReason},
+    plan::{Activity, AgentIsolation, AgentReadiness, Answer, Drain, DrainQuestion, HOLD_SECONDS, ReadinessReason},
     trust::{LIFECYCLE_SUBJECT, LIFECYCLE_TOKEN_SECONDS, Scope, Signer, TrustError, audience},
 };
 
@@ -161,25 +161,30 @@ impl AgentClient {
 
     /// Asks `/ready`. No answer is an answer too: [`ReadinessReason::Unreachable`].
     pub async fn readiness(&self, pod_uid: &str, ip: &str, now: Timestamp) -> AgentReadiness {
-        let (reasons, message) = match self.ask_ready(ip).await {
+        let (reasons, message, isolation) = match self.ask_ready(ip).await {
             Ok(answer) => answer,
-            Err(error) => (vec![ReadinessReason::Unreachable], Some(chain(&error))),
+            Err(error) => (vec![ReadinessReason::Unreachable], Some(chain(&error)), None),
         };
-        AgentReadiness { pod_uid: pod_uid.to_owned(), asked_at: now, reasons, message }
+        AgentReadiness { pod_uid: pod_uid.to_owned(), asked_at: now, reasons, message, isolation }
     }
 
-    async fn ask_ready(&self, ip: &str) -> Result<(Vec<ReadinessReason>, Option<String>), AgentError> {
+    async fn ask_ready(&self, ip: &str) -> Result<ReadyAnswer, AgentError> {
         let request = self.http.get(self.url(ip, "ready")?).timeout(READY_LIMIT);
         let mut answer = request.send().await.map_err(AgentError::Unreachable)?;
         let status = answer.status();
         let body = bounded_body(&mut answer).await?;
         let ready: Ready = serde_json::from_slice(&body).map_err(|_| AgentError::Refused { status })?;
+        let isolation = ready.isolation.map(|isolation| AgentIsolation {
+            kind: isolation.kind,
+            isolated: isolation.network == "Isolated",
+            degraded: isolation.degraded,
+        });
         match (status, ready.status.as_str()) {
-            (StatusCode::OK, "ok") => Ok((Vec::new(), None)),
-            (StatusCode::OK, "degraded") => Ok((words(&ready.reasons, status)?, ready.message)),
+            (StatusCode::OK, "ok") => Ok((Vec::new(), None, isolation)),
+            (StatusCode::OK, "degraded") => Ok((words(&ready.reasons, status)?, ready.message, isolation)),
             (StatusCode::SERVICE_UNAVAILABLE, "unavailable") => {
                 let reason = ready.reason.into_iter().collect::<Vec<_>>();
-                Ok((words(&reason, status)?, ready.message))
+                Ok((words(&reason, status)?, ready.message, isolation))
             }
             _ => Err(AgentError::Refused { status }),
         }
@@ -233,7 +238,17 @@ struct Ready {
     reasons: Vec<String>,
     reason: Option<String>,
     message: Option<String>,
+    isolation: Option<ReadyIsolation>,
 }
+
+#[derive(Debug, Deserialize)]
+struct ReadyIsolation {
+    kind: String,
+    network: String,
+    degraded: Option<String>,
+}
+
+type ReadyAnswer = (Vec<ReadinessReason>, Option<String>, Option<AgentIsolation>);
 
 /// A word that is not in the contract makes the whole answer one outside of it: nothing is guessed.
 fn words(words: &[String], status: StatusCode) -> Result<Vec<ReadinessReason>, AgentError> {

@@ -8,7 +8,7 @@ use clap::{ArgAction, Args};
 
 use crate::{
     crd::ImagePullPolicy,
-    plan::{self, ClusterDns, Peer},
+    plan::{self, BUBBLEWRAP_PROFILE, BubblewrapSeccomp, ClusterDns, Peer},
     telemetry::LogFormat,
     trust::rotation::Times,
 };
@@ -71,6 +71,13 @@ pub struct ControllerArguments {
     /// Prefix that names of Secrets must have to be mounted into a workspace; empty allows all.
     #[arg(long, env = "OPERATOR_ALLOWED_SECRET_PREFIX", default_value = "agent-")]
     pub allowed_secret_prefix: String,
+    /// Seccomp profile of workspaces in sandbox mode Bubblewrap: `unconfined`, or `localhost/` and a path below the kubelet's
+    /// seccomp folder.
+    #[arg(long, env = "OPERATOR_BUBBLEWRAP_SECCOMP_PROFILE", default_value_t = format!("{LOCALHOST}{BUBBLEWRAP_PROFILE}"), value_parser = seccomp)]
+    pub bubblewrap_seccomp_profile: String,
+    /// Permit `spec.sandbox.onUnavailable: Degrade`.
+    #[arg(long, env = "OPERATOR_ALLOW_SANDBOX_DEGRADE", default_value_t = false, action = ArgAction::Set, value_name = "BOOL")]
+    pub allow_sandbox_degrade: bool,
     /// Address ranges of the cluster (pods, Services, nodes) that workspaces must not reach, comma-separated.
     #[arg(long, env = "OPERATOR_CLUSTER_CIDRS", default_value = "")]
     pub cluster_cidrs: String,
@@ -122,6 +129,18 @@ fn workspace_url(text: &str) -> Result<String, String> {
     Err("an http or https address of at most 256 characters with {name} and {namespace} in it".to_owned())
 }
 
+const LOCALHOST: &str = "localhost/";
+
+fn seccomp(text: &str) -> Result<String, String> {
+    let path = text.strip_prefix(LOCALHOST);
+    let sound = |path: &str| !path.is_empty() && !path.starts_with('/') && path.split('/').all(|part| part != "..");
+    if text == "unconfined" || path.is_some_and(sound) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("`unconfined`, or `{LOCALHOST}` and a relative path without `..`"))
+    }
+}
+
 fn pull_policy(text: &str) -> Result<ImagePullPolicy, String> {
     match text {
         "Always" => Ok(ImagePullPolicy::Always),
@@ -167,6 +186,11 @@ impl ControllerArguments {
             cluster_cidrs: list(&self.cluster_cidrs),
             model_namespaces: list(&self.model_namespaces).into_iter().collect(),
             workspace_url: self.workspace_url.clone(),
+            bubblewrap_seccomp: match self.bubblewrap_seccomp_profile.strip_prefix(LOCALHOST) {
+                Some(path) => BubblewrapSeccomp::Localhost(path.to_owned()),
+                None => BubblewrapSeccomp::Unconfined,
+            },
+            allow_degrade: self.allow_sandbox_degrade,
         }
     }
 }
@@ -207,6 +231,22 @@ mod tests {
         assert_eq!(read.workspace_url("team-a", &"a".repeat(60)), None);
         let refused = Program::try_parse_from(["operator", "--agent-image", "a", "--workspace-url", "https://{name}"]);
         assert!(refused.err().unwrap().to_string().contains("{namespace}"));
+    }
+
+    #[test]
+    fn the_seccomp_profile_is_a_relative_path_or_none() {
+        let read =
+            config(&["--bubblewrap-seccomp-profile", "localhost/mine/a.json", "--allow-sandbox-degrade", "true"]);
+        assert_eq!(read.bubblewrap_seccomp, BubblewrapSeccomp::Localhost("mine/a.json".to_owned()));
+        assert!(read.allow_degrade);
+        assert_eq!(
+            config(&["--bubblewrap-seccomp-profile", "unconfined"]).bubblewrap_seccomp,
+            BubblewrapSeccomp::Unconfined
+        );
+        for profile in ["localhost//etc/x", "localhost/../x", "runtime/default", "localhost/"] {
+            let all = ["operator", "--agent-image", "a", "--bubblewrap-seccomp-profile", profile];
+            assert!(Program::try_parse_from(all).is_err(), "{profile}");
+        }
     }
 
     #[test]

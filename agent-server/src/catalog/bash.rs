@@ -14,7 +14,7 @@ use super::background::{self, Background, NO_TIMEOUT, Process};
 use super::output_tail::OutputTail;
 use super::results::{append_notice, refused};
 use super::{Access, Tool, ToolContent, ToolContext, ToolDefinition, ToolFailure, ToolProgress, ToolResult};
-use crate::sandbox::{ExecEnd, ExecEvent, ExecOutcome, ExecRequest};
+use crate::sandbox::{ExecEnd, ExecEvent, ExecOutcome, ExecRequest, Network};
 use crate::workspace::WorkspacePath;
 
 /// Between two preliminary views; a receiver may thin them out further.
@@ -146,11 +146,43 @@ impl Tool for Bash {
         }
         let (text, artifact) = output.finish().await;
         let end = end.ok_or_else(|| ToolFailure("the command was lost".into()))?;
-        Ok(result(text, artifact.as_ref(), &end, timeout))
+        let network = context.sandbox.isolation().network;
+        Ok(result(text, artifact.as_ref(), &end, timeout, network))
     }
 }
 
-fn result(mut text: String, artifact: Option<&Artifact>, end: &ExecEnd, timeout: Duration) -> ToolResult {
+/// What common programs write when they find no network. Looked for in the end of the output only.
+const NETWORK_WORDS: [&str; 14] = [
+    "could not resolve host",
+    "couldn't resolve host",
+    "temporary failure in name resolution",
+    "temporary failure resolving",
+    "name or service not known",
+    "network is unreachable",
+    "failed to establish a new connection",
+    "failed to connect to",
+    "could not connect to",
+    "couldn't connect to server",
+    "getaddrinfo",
+    "enetunreach",
+    "no route to host",
+    "socket: operation not permitted",
+];
+const END_LOOKED_AT: usize = 8 * 1024;
+
+fn speaks_of_the_network(text: &str) -> bool {
+    let from = text.ceil_char_boundary(text.len().saturating_sub(END_LOOKED_AT));
+    let end = text[from..].to_lowercase();
+    NETWORK_WORDS.iter().any(|words| end.contains(words))
+}
+
+fn result(
+    mut text: String,
+    artifact: Option<&Artifact>,
+    end: &ExecEnd,
+    timeout: Duration,
+    network: Network,
+) -> ToolResult {
     let mut details =
         json!({"exitCode": null, "durationMs": u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX)});
     if let Some(artifact) = artifact {
@@ -179,15 +211,58 @@ fn result(mut text: String, artifact: Option<&Artifact>, end: &ExecEnd, timeout:
         }
     };
     let is_error = status.is_some();
+    let lacks_network = is_error && network == Network::Isolated && speaks_of_the_network(&text);
     if text.is_empty() {
         text.push_str("(no output)");
     }
     if let Some(status) = status {
         append_notice(&mut text, &status);
     }
+    if lacks_network {
+        details["networkIsolated"] = true.into();
+        append_notice(&mut text, "commands have no network: this workspace's sandbox is set to `network: Isolated`");
+    }
+    if let Some(notice) = &end.notice {
+        details["notice"] = notice.as_str().into();
+        append_notice(&mut text, notice);
+    }
     if end.others_run {
         details["background"] = true.into();
         append_notice(&mut text, "processes of this command still run in the background; they end with this turn");
     }
     ToolResult { content: vec![ToolContent::Text(text)], details: Some(details), is_error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str, code: i32, network: Network) -> String {
+        let end = ExecEnd {
+            outcome: ExecOutcome::Exited(code),
+            dropped_bytes: 0,
+            duration: Duration::ZERO,
+            others_run: false,
+            notice: Some("built anew".into()),
+        };
+        match result(text.into(), None, &end, Duration::ZERO, network).content.remove(0) {
+            ToolContent::Text(text) => text,
+            other @ ToolContent::Image { .. } => unreachable!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_command_that_found_no_network_is_told_the_setting() {
+        let failure = format!("{}curl: (6) Could not resolve host: example.com\n", "ä".repeat(10_000));
+        assert!(shown(&failure, 6, Network::Isolated).contains("`network: Isolated`"));
+        for (text, code, network) in [(failure.as_str(), 6, Network::Inherit), (&failure, 0, Network::Isolated)] {
+            assert!(!shown(text, code, network).contains("Isolated"), "{code} {network:?}");
+        }
+        assert!(!shown("error: no such file", 1, Network::Isolated).contains("Isolated"));
+    }
+
+    #[test]
+    fn what_happened_to_the_sandbox_is_told() {
+        assert!(shown("x", 0, Network::Inherit).contains("built anew"));
+    }
 }

@@ -33,6 +33,12 @@ impl StandardTools {
     pub fn new(artifacts: Artifacts) -> Self {
         Self { artifacts, default_timeout: Duration::from_secs(120), max_timeout: Duration::from_secs(3600) }
     }
+
+    /// With another longest time; the default becomes no longer than that.
+    #[must_use]
+    pub fn with_timeout(self, max_timeout: Duration) -> Self {
+        Self { default_timeout: self.default_timeout.min(max_timeout), max_timeout, ..self }
+    }
 }
 
 /// `bash`, `edit`, `find`, `grep`, `ls`, `processes`, `read`, `write`.

@@ -23,6 +23,19 @@ pub struct CommandLine {
 pub enum Command {
     /// Serves one workspace (the default)
     Serve(Box<Arguments>),
+    /// Builds the configured sandbox, attacks it from inside and tells how each attack ended. Not where others work:
+    /// the attacks use up processor and memory for a minute
+    CheckSandbox {
+        /// The configuration that is checked, as for `serve`
+        #[command(flatten)]
+        serve: Box<Arguments>,
+        /// Process that attacks are aimed at [default: this one]
+        #[arg(long)]
+        server_pid: Option<u32>,
+        /// Folder outside of workspace and system for what an attack must not reach
+        #[arg(long, default_value = "/run")]
+        outside: PathBuf,
+    },
     /// Prints a generated document
     Gen {
         /// Which one
@@ -38,6 +51,8 @@ pub enum Document {
     Openapi,
     /// The configuration reference (Markdown)
     Configuration,
+    /// The tables of `docs/security.md`: attacks, attacks on the network, refused system calls (Markdown)
+    Attacks,
 }
 
 /// Options of `serve`. Precedence: flag, environment, `config.toml`, default.
@@ -52,9 +67,36 @@ pub struct Arguments {
     /// Prints the configuration in effect, secrets redacted, and exits
     #[arg(long)]
     pub print_config: bool,
-    /// How commands run: direct [default: direct, with a warning]
+    /// How commands run: bubblewrap (or local), landlock, direct [default: the first of these that works here]
     #[arg(long, env = "BORING_AGENT_MODE", value_name = "MODE")]
     pub mode: Option<String>,
+    /// Network of commands: inherit or isolated, which needs mode bubblewrap or landlock [default: inherit]
+    #[arg(long, env = "BORING_AGENT_SANDBOX_NETWORK", value_name = "NETWORK")]
+    pub sandbox_network: Option<String>,
+    /// When bubblewrap mode is named and cannot be had: fail, or degrade to landlock mode and report it [default: fail]
+    #[arg(long, env = "BORING_AGENT_SANDBOX_ON_UNAVAILABLE", value_name = "ACTION")]
+    pub sandbox_on_unavailable: Option<String>,
+    /// Seconds that a command may ask for [default: 3600]
+    #[arg(long, env = "BORING_AGENT_LIMIT_TIMEOUT_SECONDS", value_name = "SECONDS")]
+    pub limit_timeout_seconds: Option<String>,
+    /// Processes of one command [default: 512]
+    #[arg(long, env = "BORING_AGENT_LIMIT_PROCESSES", value_name = "COUNT")]
+    pub limit_processes: Option<String>,
+    /// Memory of one command in bytes [default: that of all commands]
+    #[arg(long, env = "BORING_AGENT_LIMIT_MEMORY_BYTES", value_name = "BYTES")]
+    pub limit_memory_bytes: Option<String>,
+    /// Largest file that a command may write, in bytes [default: 16 GiB]
+    #[arg(long, env = "BORING_AGENT_LIMIT_FILE_SIZE_BYTES", value_name = "BYTES")]
+    pub limit_file_size_bytes: Option<String>,
+    /// Output of one command in bytes; more ends it [default: 8 GiB]
+    #[arg(long, env = "BORING_AGENT_LIMIT_OUTPUT_BYTES", value_name = "BYTES")]
+    pub limit_output_bytes: Option<String>,
+    /// Processes of all commands together [default: 4 times those of one]
+    #[arg(long, env = "BORING_AGENT_LIMIT_WORKSPACE_PROCESSES", value_name = "COUNT")]
+    pub limit_workspace_processes: Option<String>,
+    /// Memory of all commands together in bytes [default: 75 % of the container's or machine's]
+    #[arg(long, env = "BORING_AGENT_LIMIT_WORKSPACE_MEMORY_BYTES", value_name = "BYTES")]
+    pub limit_workspace_memory_bytes: Option<String>,
     /// Address to listen on; anything but loopback needs a token source [default: 127.0.0.1]
     #[arg(long, env = "BORING_AGENT_HOST", value_name = "ADDRESS")]
     pub host: Option<String>,

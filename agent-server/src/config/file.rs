@@ -46,6 +46,15 @@ macro_rules! file_options {
 
 file_options!(
     mode,
+    sandbox_network,
+    sandbox_on_unavailable,
+    limit_timeout_seconds,
+    limit_processes,
+    limit_memory_bytes,
+    limit_file_size_bytes,
+    limit_output_bytes,
+    limit_workspace_processes,
+    limit_workspace_memory_bytes,
     host,
     port,
     metrics_port,

@@ -4,6 +4,7 @@
 //! asked again later. Secrets are held as `SecretString` and printed redacted.
 
 mod arguments;
+mod commands;
 mod file;
 mod interface;
 mod model;
@@ -19,6 +20,9 @@ use std::time::Duration;
 use secrecy::SecretString;
 use serde::Serialize;
 
+use crate::sandbox::Network;
+use crate::sandbox::limits::WantedLimits;
+
 pub use arguments::{Arguments, Command, CommandLine, Document, reference};
 pub use requirement::{Requirement, parse_requirements};
 pub use resolve::{Surroundings, load, resolve};
@@ -30,6 +34,10 @@ pub use settings::SettingsDefaults;
 pub enum RuntimeMode {
     /// Files on this machine, commands as plain processes.
     Direct,
+    /// Files on this machine, commands behind landlock rules and a filter of system calls.
+    Landlock,
+    /// Files on this machine, commands in namespaces of their own.
+    Bubblewrap,
 }
 
 impl RuntimeMode {
@@ -37,8 +45,20 @@ impl RuntimeMode {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Direct => "direct",
+            Self::Landlock => "landlock",
+            Self::Bubblewrap => "bubblewrap",
         }
     }
+}
+
+/// What happens when the named mode cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnUnavailable {
+    /// The server is not ready and says why.
+    Fail,
+    /// Landlock mode serves in place of bubblewrap mode, and the runtime report says so.
+    Degrade,
 }
 
 /// Model provider.
@@ -177,10 +197,16 @@ pub struct LogConfig {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
-    /// Runtime mode.
-    pub mode: RuntimeMode,
-    /// The mode was named, not chosen by the server.
-    pub mode_named: bool,
+    /// Runtime mode; `None` lets the server choose the strongest that works.
+    pub mode: Option<RuntimeMode>,
+    /// Network of commands.
+    pub network: Network,
+    /// What happens when the named mode cannot be had.
+    pub on_unavailable: OnUnavailable,
+    /// Longest time that a command may ask for.
+    pub command_timeout: Duration,
+    /// Limits of commands that were set.
+    pub limits: WantedLimits,
     /// Address to listen on.
     pub host: IpAddr,
     /// Port; 0 takes a free one.

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Arguments, AuthenticationConfig, CommandConfig, Config, ConfigError, ConfigFault, LogConfig, LogFormat,
-    ProvisioningConfig, Requirement, RuntimeMode, SignedTokens, file, interface, model, parse_requirements,
+    ProvisioningConfig, Requirement, SignedTokens, commands, file, interface, model, parse_requirements,
     requirement::MAX_REQUIREMENTS, settings,
 };
 
@@ -91,7 +91,7 @@ impl Check<'_> {
         self.faults.push(fault(name, message));
     }
 
-    fn parse<T: FromStr>(&mut self, name: &str, text: Option<&String>, expected: &str) -> Option<T> {
+    pub(super) fn parse<T: FromStr>(&mut self, name: &str, text: Option<&String>, expected: &str) -> Option<T> {
         let text = text?;
         let parsed = text.trim().parse().ok();
         if parsed.is_none() {
@@ -141,7 +141,11 @@ impl Check<'_> {
 /// Checks every option; a fault of one does not hide the others.
 pub fn resolve(arguments: &Arguments, surroundings: &Surroundings) -> Result<Config, ConfigError> {
     let mut check = Check { surroundings, faults: Vec::new() };
-    let mode = runtime_mode(&mut check, arguments);
+    let mode = commands::mode(&mut check, arguments);
+    let network = commands::network(&mut check, arguments, mode);
+    let on_unavailable = commands::on_unavailable(&mut check, arguments, mode);
+    let command_timeout = commands::timeout(&mut check, arguments);
+    let limits = commands::limits(&mut check, arguments);
     let host = host(&mut check, arguments);
     let port = check.parse("--port", arguments.port.as_ref(), "a port number from 0 to 65535").unwrap_or(DEFAULT_PORT);
     let metrics_port = check.parse("--metrics-port", arguments.metrics_port.as_ref(), "a port number from 0 to 65535");
@@ -177,7 +181,10 @@ pub fn resolve(arguments: &Arguments, surroundings: &Surroundings) -> Result<Con
     }
     Ok(Config {
         mode,
-        mode_named: arguments.mode.is_some(),
+        network,
+        on_unavailable,
+        command_timeout,
+        limits,
         host,
         port,
         metrics_port,
@@ -197,15 +204,6 @@ pub fn resolve(arguments: &Arguments, surroundings: &Surroundings) -> Result<Con
         settings,
         log,
     })
-}
-
-fn runtime_mode(check: &mut Check, arguments: &Arguments) -> RuntimeMode {
-    // The other words of the product are known, so that they are refused by name instead of as typing errors.
-    if let Some(word @ ("local" | "bubblewrap" | "landlock" | "vercel-sandbox")) = arguments.mode.as_deref() {
-        check.fail("--mode", format!("`{word}` is not available in this version; use `direct`"));
-        return RuntimeMode::Direct;
-    }
-    check.choice("--mode", arguments.mode.as_ref(), &[("direct", RuntimeMode::Direct)]).unwrap_or(RuntimeMode::Direct)
 }
 
 fn host(check: &mut Check, arguments: &Arguments) -> IpAddr {

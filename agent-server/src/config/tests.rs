@@ -62,6 +62,11 @@ fn all_faults_are_told_at_once() {
         host: text("nowhere"),
         port: text("70000"),
         workspace_id: text("../x"),
+        sandbox_network: text("none"),
+        sandbox_on_unavailable: text("ignore"),
+        limit_timeout_seconds: text("0"),
+        limit_processes: text("1"),
+        limit_memory_bytes: text("1G"),
         stop_grace_seconds: text("soon"),
         model_provider: text("acme"),
         model_base_url: text("ftp://x"),
@@ -74,6 +79,11 @@ fn all_faults_are_told_at_once() {
         faults(&error),
         [
             "--mode",
+            "--sandbox-network",
+            "--sandbox-on-unavailable",
+            "--limit-timeout-seconds",
+            "--limit-processes",
+            "--limit-memory-bytes",
             "--host",
             "--port",
             "--workspace-id",
@@ -84,6 +94,32 @@ fn all_faults_are_told_at_once() {
             "--log"
         ]
     );
+}
+
+#[test]
+fn the_options_of_commands_fit_together() {
+    use super::{OnUnavailable, RuntimeMode};
+    use crate::sandbox::Network;
+    let place = Place::new();
+    let resolved = |mode: Option<&str>, network: &str, action: &str| {
+        let arguments = Arguments {
+            mode: mode.map(String::from),
+            sandbox_network: text(network),
+            sandbox_on_unavailable: text(action),
+            limit_processes: text("40"),
+            ..Arguments::default()
+        };
+        resolve(&arguments, &place.surroundings())
+    };
+    let config = resolved(Some("local"), "isolated", "degrade").expect("valid");
+    assert_eq!(
+        (config.mode, config.network, config.on_unavailable, config.limits.processes),
+        (Some(RuntimeMode::Bubblewrap), Network::Isolated, OnUnavailable::Degrade, Some(40))
+    );
+    let config = resolved(None, "isolated", "fail").expect("valid");
+    assert_eq!((config.mode, config.network), (None, Network::Isolated));
+    let error = resolved(Some("direct"), "isolated", "degrade").expect_err("refused");
+    assert_eq!(faults(&error), ["--sandbox-network", "--sandbox-on-unavailable"]);
 }
 
 #[test]
@@ -184,6 +220,10 @@ fn the_reference_names_every_variable_of_the_contract() {
         "SETTINGS_FILE",
         "COMMAND_ENVIRONMENT_DIR",
         "COMMAND_FILES_DIR",
+        "SANDBOX_NETWORK",
+        "SANDBOX_ON_UNAVAILABLE",
+        "LIMIT_TIMEOUT_SECONDS",
+        "LIMIT_WORKSPACE_MEMORY_BYTES",
     ] {
         assert!(reference.contains(&format!("`BORING_AGENT_{name}`")), "{name}");
     }

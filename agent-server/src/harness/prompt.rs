@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use futures::StreamExt;
 
-use crate::sandbox::Isolation;
+use crate::sandbox::{Isolation, Network};
 use crate::workspace::{Workspace, WorkspacePath};
 
 /// Instructions of the project are cut after this many bytes, with a mark.
@@ -23,8 +23,6 @@ const INSTRUCTION_FILES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 pub struct PromptSettings {
     /// Runtime mode word.
     pub mode: String,
-    /// Whether commands reach the network.
-    pub network: bool,
     /// The configured text.
     pub configured: Option<String>,
 }
@@ -53,7 +51,12 @@ pub async fn build(
 }
 
 fn built_in(settings: &PromptSettings, root: &str, isolation: &Isolation) -> String {
-    let network = if settings.network { "Commands can reach the network." } else { "Commands have no network." };
+    let network = match isolation.network {
+        Network::Inherit => "Commands can reach the network.",
+        Network::Isolated => {
+            "Commands have no network (setting `network: Isolated`): nothing can be downloaded or installed from outside."
+        }
+    };
     format!(
         "You are an agent that works in one workspace for its owner. You read, write and run things there with your \
          tools, and you say briefly what you did.\n\
@@ -152,7 +155,7 @@ mod tests {
             put(&format!("big{number}/AGENTS.md"), &"x".repeat(40_000));
         }
         let workspace = LocalWorkspace::open(folder.path(), "/workspace").expect("workspace");
-        let isolation = Isolation { kind: IsolationKind::None, probes: Vec::new() };
+        let isolation = Isolation { kind: IsolationKind::None, network: Network::Inherit, probes: Vec::new() };
         let settings = PromptSettings { configured: Some("Configured.".into()), ..PromptSettings::default() };
         let build = async |touched: &[&str]| {
             let touched: Vec<String> = touched.iter().map(|path| (*path).to_owned()).collect();

@@ -21,6 +21,7 @@ use super::AppState;
 use super::sse::{self, Frame};
 use crate::activity::Activity;
 use crate::readiness::{Facts, Verdict};
+use crate::sandbox::{Isolation, IsolationKind, Network};
 
 /// Seconds after which a client should ask again.
 const RETRY_SECONDS: u64 = 2;
@@ -76,18 +77,42 @@ pub struct Ready {
     /// With `unavailable`: seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u64>,
+    /// What separates commands from the server, once that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    isolation: Option<ReadyIsolation>,
+}
+
+/// What separates commands from the server.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ReadyIsolation {
+    /// `Bubblewrap`, `Landlock`, `DirectWithLandlockLayer` or `None`.
+    #[schema(value_type = String)]
+    kind: IsolationKind,
+    /// `Inherit` or `Isolated`.
+    #[schema(value_type = String)]
+    network: Network,
+    /// Why the wanted mode cannot be had, where another one serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded: Option<String>,
+}
+
+impl ReadyIsolation {
+    fn of(app: &AppState) -> Self {
+        let Isolation { kind, network, .. } = app.sandbox.isolation();
+        Self { kind, network, degraded: app.degraded.as_ref().map(|(_, reason)| reason.clone()) }
+    }
 }
 
 /// Whether requests should be sent here.
 #[utoipa::path(get, path = "/ready", tag = "health", security(()),
     responses((status = 200, body = Ready), (status = 503, body = Ready)))]
 async fn ready(State(app): State<AppState>) -> Response {
-    ready_answer(verdict(&app.readiness.facts(), app.activity.draining()))
+    ready_answer(verdict(&app.readiness.facts(), app.activity.draining()), Some(ReadyIsolation::of(&app)))
 }
 
 /// The answer of `/ready`.
-pub fn ready_answer(verdict: Verdict) -> Response {
-    let mut answer = Ready { status: "ok", reasons: vec![], reason: None, message: None, retry_after: None };
+pub fn ready_answer(verdict: Verdict, isolation: Option<ReadyIsolation>) -> Response {
+    let mut answer = Ready { status: "ok", reasons: vec![], reason: None, message: None, retry_after: None, isolation };
     match verdict {
         Verdict::Ready => Json(answer).into_response(),
         Verdict::Degraded(reasons) => {

@@ -55,7 +55,7 @@ pub use router::{metrics_router, router};
 
 use crate::activity::Activity;
 use crate::auth::Authenticator;
-use crate::config::Config;
+use crate::config::{Config, RuntimeMode};
 use crate::quiesce::Quiesce;
 use crate::readiness::Readiness;
 use crate::sandbox::Sandbox;
@@ -71,6 +71,10 @@ pub struct App {
     pub config: Arc<Config>,
     /// The pause for snapshots.
     pub quiesce: Arc<Quiesce>,
+    /// Runtime mode that serves.
+    pub mode: RuntimeMode,
+    /// The mode that was wanted, and why it cannot be had, where another one serves.
+    pub degraded: Option<(RuntimeMode, String)>,
     /// Files.
     pub workspace: Arc<dyn Workspace>,
     /// Commands.

@@ -21,7 +21,7 @@ pub fn router(pod_uid: Option<String>, started_at: Instant, readiness: Arc<Readi
     let provisioning = move || async move { provisioning(told.facts().judge()) };
     Router::new()
         .route("/health", get(move || async move { health_answer(pod_uid.as_deref(), started_at) }))
-        .route("/ready", get(move || async move { ready_answer(readiness.facts().judge()) }))
+        .route("/ready", get(move || async move { ready_answer(readiness.facts().judge(), None) }))
         .route("/api/v1/ready-status", get(move || async move { follow(followed.subscribe(), None) }))
         .fallback(provisioning.clone())
         .method_not_allowed_fallback(provisioning)

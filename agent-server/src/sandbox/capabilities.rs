@@ -6,7 +6,7 @@
 use rustix::thread::{CapabilitySet, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set};
 
 /// What root in an ordinary container has and package managers need, without `CAP_MKNOD`.
-const KEPT: CapabilitySet = CapabilitySet::CHOWN
+pub const ORDINARY: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
@@ -20,12 +20,12 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE)
     .union(CapabilitySet::SETFCAP);
 
-/// Takes the others from what programs started by the calling thread can have. A thread without any has nothing to do.
-pub fn give_up_on_this_thread() -> rustix::io::Result<()> {
+/// Takes all others from what programs started by the calling thread can have. A thread without any has nothing to do.
+pub fn keep_on_this_thread(kept: CapabilitySet) -> rustix::io::Result<()> {
     let held = capabilities(None)?.permitted;
     if held.is_empty() {
         return Ok(());
     }
     clear_ambient_capability_set()?;
-    held.difference(KEPT).iter().try_for_each(remove_capability_from_bounding_set)
+    held.difference(kept).iter().try_for_each(remove_capability_from_bounding_set)
 }

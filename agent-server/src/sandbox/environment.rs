@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 const ALLOWED: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR"];
 /// Prefixes that pass: locale, and git's settings that the pod carries (`safe.directory`).
 const ALLOWED_PREFIXES: [&str; 2] = ["LC_", "GIT_CONFIG_"];
+/// The server's variables with this prefix are for commands, without it: `sandbox.env` of a manifest.
+const COMMAND_PREFIX: &str = "BORING_AGENT_COMMAND_VARIABLE_";
 /// A name that ends like this is taken for a secret, in any case of letters, unless it was named on purpose.
 const SECRET_SUFFIXES: [&str; 6] = ["_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PRIVATE_KEY", "_CREDENTIALS"];
 /// What a credential may not be called: names that steer the loader, the shell's start or the server.
@@ -42,6 +44,7 @@ pub enum EnvironmentError {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommandEnvironment {
     allowed: BTreeMap<String, String>,
+    named: BTreeMap<String, String>,
     credentials: Option<PathBuf>,
 }
 
@@ -53,16 +56,18 @@ impl CommandEnvironment {
         home: Option<&str>,
         credentials: Option<PathBuf>,
     ) -> Self {
-        let mut allowed: BTreeMap<String, String> = server
+        let server: Vec<(String, String)> = server
             .into_iter()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .filter(|(name, _)| is_allowed(name))
             .collect();
+        let named = |(name, value): &(String, String)| Some((name.strip_prefix(COMMAND_PREFIX)?.into(), value.clone()));
+        let named = server.iter().filter_map(named).collect();
+        let mut allowed: BTreeMap<String, String> = server.into_iter().filter(|(name, _)| is_allowed(name)).collect();
         allowed.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
         if let Some(home) = home {
             allowed.insert("HOME".into(), home.into());
         }
-        Self { allowed, credentials }
+        Self { allowed, named, credentials }
     }
 
     /// Lets commands find Python libraries of the workspace whose root they see as `shown_root`: those installed by commands
@@ -77,7 +82,25 @@ impl CommandEnvironment {
         self
     }
 
-    /// The environment of one command. Names on purpose (the credentials) pass the last filter, all others must not
+    /// With another folder for temporary files, where commands do not see the server's.
+    #[must_use]
+    pub fn with_temporary_folder(mut self, folder: &str) -> Self {
+        self.allowed.insert("TMPDIR".into(), folder.into());
+        self
+    }
+
+    /// With a `PATH` of only those folders that pass. A program that is found first and cannot be run would hide the one
+    /// that can.
+    #[must_use]
+    pub fn with_path_where(mut self, passes: impl Fn(&Path) -> bool) -> Self {
+        let path = self.allowed.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+        let folders: Vec<&str> = path.split(':').filter(|folder| passes(Path::new(folder))).collect();
+        let path = if folders.is_empty() { DEFAULT_PATH.to_owned() } else { folders.join(":") };
+        self.allowed.insert("PATH".into(), path);
+        self
+    }
+
+    /// The environment of one command. Names on purpose (variables for commands and credentials) pass the last filter, all others must not
     /// look like secrets. The request's own variables win over the allow-list, credentials win over both.
     pub fn for_command(
         &self,
@@ -86,6 +109,10 @@ impl CommandEnvironment {
         let mut variables = self.allowed.clone();
         variables.extend(request.iter().map(|(name, value)| (name.clone(), value.clone())));
         variables.retain(|name, value| is_variable_name(name) && !value.contains('\0') && !looks_secret(name));
+        if let Some(name) = self.named.keys().find(|name| is_refused(name)) {
+            return Err(EnvironmentError::Name(name.clone()));
+        }
+        variables.extend(self.named.clone());
         if let Some(folder) = &self.credentials {
             variables.extend(read_credentials(folder)?);
         }
@@ -95,6 +122,13 @@ impl CommandEnvironment {
 
 fn is_allowed(name: &str) -> bool {
     ALLOWED.contains(&name) || ALLOWED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Names that no credential and no variable for commands may have.
+fn is_refused(name: &str) -> bool {
+    REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || REFUSED_NAMES.contains(&name)
+        || !is_variable_name(name)
 }
 
 fn looks_secret(name: &str) -> bool {
@@ -119,10 +153,7 @@ fn read_credentials(folder: &Path) -> Result<BTreeMap<String, String>, Environme
         if name.starts_with('.') {
             continue;
         }
-        let refused = REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-            || REFUSED_NAMES.contains(&name.as_str())
-            || !is_variable_name(&name);
-        if refused {
+        if is_refused(&name) {
             return Err(EnvironmentError::Name(name));
         }
         let bytes = std::fs::read(entry.path()).map_err(folder_failed)?;
@@ -181,6 +212,27 @@ mod tests {
         assert_eq!(variables["PATH"], "/workspace/.venv/bin:/workspace/.boring-agent/python/current/bin:/bin");
         assert_eq!(variables["VIRTUAL_ENV"], "/workspace/.venv");
         assert_eq!(environment.for_command(&map(&[("PATH", "/x")])).unwrap()["PATH"], "/x");
+    }
+
+    #[test]
+    fn variables_for_commands_pass_by_their_own_name() {
+        let variable = |name: &str| vec![(format!("{COMMAND_PREFIX}{name}").into(), "value".into())];
+        let environment = CommandEnvironment::new(variable("MY_TOKEN"), None, None).with_temporary_folder("/tmp");
+        let expected = map(&[("MY_TOKEN", "value"), ("PATH", DEFAULT_PATH), ("TMPDIR", "/tmp")]);
+        assert_eq!(environment.for_command(&BTreeMap::new()), Ok(expected));
+        let refused = CommandEnvironment::new(variable("LD_PRELOAD"), None, None).for_command(&BTreeMap::new());
+        assert_eq!(refused, Err(EnvironmentError::Name("LD_PRELOAD".into())));
+    }
+
+    #[test]
+    fn a_path_keeps_the_folders_that_pass() {
+        let path = |text: &str| {
+            let environment = CommandEnvironment::new([("PATH".into(), text.into())], None, None);
+            let kept = environment.with_path_where(|folder| folder.starts_with("/usr"));
+            kept.for_command(&BTreeMap::new()).unwrap()["PATH"].clone()
+        };
+        assert_eq!(path("/home/a/bin:/usr/local/bin::/usr/bin"), "/usr/local/bin:/usr/bin");
+        assert_eq!(path("/home/a/bin"), DEFAULT_PATH);
     }
 
     #[test]

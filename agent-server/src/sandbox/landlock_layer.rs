@@ -1,6 +1,6 @@
-//! The landlock layer of direct mode: commands read everything but a few named folders, and write to a few named folders.
+//! Rules of landlock: commands read named folders and write to named folders, without a few that are hidden.
 //!
-//! Owns the translation of "everything but" into landlock's allow rules, and their enforcement on the calling thread.
+//! Owns the translation of "all below but" into landlock's allow rules, and their enforcement on the calling thread.
 //! Must not know which folders those are.
 //!
 //! Landlock has no deny rule, so "everything but `/var/lib/state`" is written as: each entry of `/` but `var`, each
@@ -46,6 +46,8 @@ const WRITABLE_DEVICES: [&str; 9] = [
 /// What the layer hides and what it lets be written.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LayerRules {
+    /// Folders and files that commands may read and execute, minus what is hidden; `/` for everything.
+    pub readable: Vec<PathBuf>,
     /// Files and folders that no command may read, write, list or execute. They need not exist.
     pub hidden: Vec<PathBuf>,
     /// Folders below which commands may write, minus what is hidden.
@@ -80,6 +82,15 @@ pub enum Enforcement {
     Partial,
 }
 
+/// Whether the kernel guards truncation too (ABI 3). Without that a command could empty files that it may not even read.
+pub(super) fn minimum_is_met() -> bool {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V3))
+        .and_then(Ruleset::create)
+        .is_ok()
+}
+
 impl LayerRules {
     /// Writable folders in which something hidden lies: what is in them can be written, but nothing can be added.
     pub(super) fn narrowed(&self) -> impl Iterator<Item = &Path> {
@@ -99,7 +110,9 @@ impl LayerRules {
             .handle_access(AccessFs::from_all(FILES))?
             .scope(Scope::from_all(SCOPES))?
             .create()?;
-        ruleset = allow(ruleset, &all_but(Path::new("/"), &hidden)?, AccessFs::from_read(FILES))?;
+        for folder in &self.readable {
+            ruleset = allow(ruleset, &all_but(&resolve(folder), &hidden)?, AccessFs::from_read(FILES))?;
+        }
         for folder in &self.writable {
             ruleset = allow(ruleset, &all_but(&resolve(folder), &hidden)?, AccessFs::from_all(FILES))?;
         }
@@ -169,7 +182,7 @@ fn can_carry_a_rule(kind: FileType) -> bool {
 }
 
 /// Resolves links in the longest part of the path that exists; the rest is kept as written.
-fn resolve(path: &Path) -> PathBuf {
+pub(super) fn resolve(path: &Path) -> PathBuf {
     let mut missing = Vec::new();
     let mut existing = path;
     loop {

@@ -2,27 +2,35 @@
 //!
 //! Owns what running a command means in every runtime mode. Must not know HTTP, tools, files or the model.
 
+pub mod bubblewrap;
 mod capabilities;
 pub mod conformance;
 pub mod direct;
 pub mod environment;
 pub mod helper;
+mod holder;
+pub mod landlock;
 mod landlock_layer;
 pub mod limits;
+pub mod local;
 mod output;
 pub mod probe;
 pub mod process_tree;
 pub(crate) mod protocol;
 mod registry;
+mod restrictions;
 mod running_command;
+mod standing;
 mod strays;
 mod supervisor;
+pub mod system_calls;
+mod system_folders;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -81,6 +89,8 @@ pub struct ExecEnd {
     pub duration: Duration,
     /// Processes that the command left in the background still run.
     pub others_run: bool,
+    /// What happened to the sandbox since the last command, for the caller of this one.
+    pub notice: Option<String>,
 }
 
 /// The outcome of a command.
@@ -105,6 +115,19 @@ pub enum IsolationKind {
     None,
     /// Direct mode with the landlock layer that hides keys, state and token folders.
     DirectWithLandlockLayer,
+    /// Landlock rules that name what may be read and written, and a filter of system calls.
+    Landlock,
+    /// Namespaces, a root of its own and a filter of system calls.
+    Bubblewrap,
+}
+
+/// What commands reach of the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Network {
+    /// Everything that the server reaches.
+    Inherit,
+    /// Nothing; in bubblewrap a loopback device of its own.
+    Isolated,
 }
 
 /// Report of what the sandbox enforces, as probed at start.
@@ -112,6 +135,8 @@ pub enum IsolationKind {
 pub struct Isolation {
     /// Kind.
     pub kind: IsolationKind,
+    /// Network.
+    pub network: Network,
     /// One sentence per thing probed.
     pub probes: Vec<String>,
 }
@@ -137,6 +162,10 @@ pub trait Sandbox: Send + Sync {
     fn isolation(&self) -> Isolation;
     /// Starts a command; events arrive on the receiver until `Ended`. Dropping the receiver ends the command's tree.
     async fn exec(&self, request: ExecRequest) -> Result<mpsc::Receiver<ExecEvent>, SandboxError>;
+    /// What commands may use; `None` where nothing is limited by this server.
+    fn limits(&self) -> Option<limits::Limits> {
+        None
+    }
     /// Commands of which any process still runs, in the foreground or left in the background.
     fn running(&self) -> usize;
     /// Ends everything that runs; used at shutdown.

@@ -23,6 +23,36 @@ const PIPE_CAPACITY: u64 = 1024 * 1024;
 /// After the shell's end a read that takes longer than this finds an empty pipe that a background process holds open.
 const EMPTY_AFTER: Duration = Duration::from_millis(20);
 
+/// What both streams of a command wrote.
+pub struct OutputCount {
+    /// Bytes that were not passed on.
+    dropped: AtomicU64,
+    written: AtomicU64,
+    allowed: u64,
+    /// Cancelled when more was written than is allowed.
+    pub exceeded: CancellationToken,
+}
+
+impl OutputCount {
+    /// Nothing yet.
+    pub fn new(allowed: u64) -> Arc<Self> {
+        let (dropped, written) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { dropped, written, allowed, exceeded: CancellationToken::new() })
+    }
+
+    /// Bytes that were not passed on.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, bytes: usize) {
+        let before = self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+        if before + bytes as u64 > self.allowed {
+            self.exceeded.cancel();
+        }
+    }
+}
+
 /// Reads one stream of a command.
 pub struct OutputPump<R> {
     /// The pipe.
@@ -33,8 +63,8 @@ pub struct OutputPump<R> {
     pub events: mpsc::Sender<ExecEvent>,
     /// Bytes that are passed on.
     pub max_bytes: u64,
-    /// Counts what is not passed on.
-    pub dropped: Arc<AtomicU64>,
+    /// Counts both streams.
+    pub count: Arc<OutputCount>,
     /// Cancelled some time after the shell's end: what is in the pipe is still passed on, but not waited for.
     pub finish: CancellationToken,
 }
@@ -72,6 +102,7 @@ impl<R: AsyncRead + Unpin> OutputPump<R> {
     }
 
     async fn pass_on(&mut self, mut chunk: Bytes, passed: &mut u64) {
+        self.count.add(chunk.len());
         let room = usize::try_from(self.max_bytes.saturating_sub(*passed)).unwrap_or(usize::MAX);
         let surplus = if chunk.len() > room { chunk.split_off(room).len() } else { 0 };
         *passed += chunk.len() as u64;
@@ -83,7 +114,7 @@ impl<R: AsyncRead + Unpin> OutputPump<R> {
                 lost += bytes;
             }
         }
-        self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
+        self.count.dropped.fetch_add(lost as u64, Ordering::Relaxed);
     }
 }
 
@@ -111,7 +142,7 @@ mod tests {
             stream: OutputStream::Stdout,
             events,
             max_bytes,
-            dropped: Arc::default(),
+            count: OutputCount::new(7),
             finish: CancellationToken::new(),
         };
         (pump, receiver)
@@ -121,7 +152,7 @@ mod tests {
     async fn bytes_over_the_cap_are_counted_and_not_passed_on() {
         let (mut writer, pipe) = tokio::io::duplex(64);
         let (pump, mut events) = pump(pipe, 5);
-        let dropped = Arc::clone(&pump.dropped);
+        let count = Arc::clone(&pump.count);
         let running = tokio::spawn(pump.run());
         writer.write_all(b"abcdefgh").await.unwrap();
         drop(writer);
@@ -130,7 +161,8 @@ mod tests {
         while let Some(ExecEvent::Output { bytes, .. }) = events.recv().await {
             passed.extend_from_slice(&bytes);
         }
-        assert_eq!((passed.as_slice(), dropped.load(Ordering::Relaxed)), (b"abcde".as_slice(), 3));
+        assert_eq!((passed.as_slice(), count.dropped()), (b"abcde".as_slice(), 3));
+        assert!(count.exceeded.is_cancelled(), "eight bytes are more than seven");
     }
 
     #[tokio::test]

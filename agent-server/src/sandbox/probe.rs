@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::landlock_layer::{Enforcement, LayerError, LayerRules};
-use super::{ExecEvent, ExecOutcome, ExecRequest, Isolation, IsolationKind, Sandbox, SandboxError};
+use super::{ExecEvent, ExecOutcome, ExecRequest, Isolation, IsolationKind, Network, Sandbox, SandboxError};
 use crate::workspace::WorkspacePath;
 
 /// The reason word for commands that can read the server's secrets.
@@ -18,12 +18,12 @@ pub const SECRETS_READABLE: &str = "SecretsReadable";
 const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Before the first try.
-pub fn not_probed() -> Isolation {
-    Isolation { kind: IsolationKind::None, probes: vec!["not probed yet".into()] }
+pub fn not_probed(kind: IsolationKind, network: Network) -> Isolation {
+    Isolation { kind, network, probes: vec!["not probed yet".into()] }
 }
 
 /// Whether the kernel enforces the rules, tried on a thread that ends right after.
-pub async fn enforcement(rules: LayerRules) -> Result<Enforcement, LayerError> {
+pub(super) async fn enforcement(rules: LayerRules) -> Result<Enforcement, LayerError> {
     let (answer, receiver) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         // The receiver waits below; if its task is gone nobody asks any more.
@@ -32,13 +32,16 @@ pub async fn enforcement(rules: LayerRules) -> Result<Enforcement, LayerError> {
     receiver.await.unwrap_or(Err(LayerError::NotEnforced("the probing thread ended early")))
 }
 
-/// Tries from inside a command: the hidden paths, the server's environment, a signal to the server.
-pub async fn isolation(
+/// Direct mode: tries from inside a command the hidden paths, the server's environment, a signal to the server. What
+/// succeeds is reported.
+pub(super) async fn direct(
     sandbox: &dyn Sandbox,
     enforcement: Result<Enforcement, LayerError>,
     hidden: &[PathBuf],
 ) -> Result<Isolation, SandboxError> {
-    let answers = try_from_inside(sandbox, hidden).await?;
+    let mut tries = hidden_paths(hidden);
+    tries.extend(on_the_server());
+    let answers = try_from_inside(sandbox, tries).await?;
     let mut probes = vec![match &enforcement {
         Ok(Enforcement::Full) => "the landlock layer is enforced in full".into(),
         Ok(Enforcement::Partial) => {
@@ -46,7 +49,7 @@ pub async fn isolation(
         }
         Err(error) => format!("the landlock layer is not in force: {error}"),
     }];
-    let readable = answers.iter().any(|(what, answer)| what != SIGNAL && answer == POSSIBLE);
+    let readable = answers.iter().any(|(what, possible)| *possible && what != SIGNAL);
     let kind = if enforcement.is_ok() && !readable {
         IsolationKind::DirectWithLandlockLayer
     } else {
@@ -55,35 +58,85 @@ pub async fn isolation(
         tracing::warn!(reason = SECRETS_READABLE, "{sentence}");
         IsolationKind::None
     };
-    probes.extend(answers.into_iter().map(|(what, answer)| format!("{what}: {answer}")));
-    Ok(Isolation { kind, probes })
+    probes.extend(answers.into_iter().map(sentence));
+    Ok(Isolation { kind, network: Network::Inherit, probes })
+}
+
+/// Isolated modes: what succeeds that must not is an error, since nothing weaker than promised may serve.
+/// `signals_are_scoped` is false where the kernel is known to let signals pass, which is reported.
+pub(super) async fn isolated(
+    sandbox: &dyn Sandbox,
+    mut probes: Vec<String>,
+    hidden: &[PathBuf],
+    signals_are_scoped: bool,
+) -> Result<Isolation, SandboxError> {
+    let Isolation { kind, network, .. } = sandbox.isolation();
+    let mut tries = hidden_paths(hidden);
+    if kind == IsolationKind::Bubblewrap {
+        let own = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let same = format!("[ \"$(readlink /proc/self/ns/pid)\" = {} ]", quote(&own));
+        tries.push(("sharing the server's processes".into(), same));
+    } else {
+        tries.extend(on_the_server());
+    }
+    tries.push(("making a namespace".into(), "unshare --user true".into()));
+    tries.push(("writing to the system's folders".into(), ": >> /etc/passwd".into()));
+    if network == Network::Isolated {
+        // The address is one for documentation; opening sends nothing and needs only a route and a socket.
+        tries.push(("reaching the network".into(), ": > /dev/udp/192.0.2.1/9".into()));
+    }
+    let answers = try_from_inside(sandbox, tries).await?;
+    let broken = answers.iter().find(|(what, possible)| *possible && (signals_are_scoped || what != SIGNAL));
+    if let Some((what, _)) = broken {
+        let message = format!("{kind:?} does not hold here: {what} is possible from inside; use another mode");
+        return Err(SandboxError::Unavailable(message));
+    }
+    probes.extend(answers.into_iter().map(sentence));
+    Ok(Isolation { kind, network, probes })
 }
 
 const POSSIBLE: &str = "possible";
 const REFUSED: &str = "refused";
 const SIGNAL: &str = "sending a signal to the server";
 
-/// Only builtins of the shell, so that a probe costs one start and no more.
-async fn try_from_inside(sandbox: &dyn Sandbox, hidden: &[PathBuf]) -> Result<Vec<(String, String)>, SandboxError> {
+fn sentence((what, possible): (String, bool)) -> String {
+    format!("{what}: {}", if possible { POSSIBLE } else { REFUSED })
+}
+
+/// What is tried, and the command that succeeds if it is possible.
+type Try = (String, String);
+
+fn hidden_paths(hidden: &[PathBuf]) -> Vec<Try> {
+    let existing = hidden.iter().enumerate().filter(|(_, path)| path.exists());
+    existing.map(|(index, path)| (format!("reading hidden path {}", index + 1), open_or_list(path))).collect()
+}
+
+fn open_or_list(path: &Path) -> String {
+    if path.is_dir() { format!("ls {}", quote(path)) } else { format!(": < {}", quote(path)) }
+}
+
+fn on_the_server() -> [Try; 2] {
     let server = std::process::id();
-    let mut tries: Vec<(String, String)> = hidden
-        .iter()
-        .enumerate()
-        .filter(|(_, path)| path.exists())
-        .map(|(index, path)| (format!("reading hidden path {}", index + 1), format!(": < {}", quote(path))))
-        .collect();
-    tries.push(("reading the server's environment".into(), format!(": < /proc/{server}/environ")));
-    tries.push((SIGNAL.into(), format!("kill -0 {server}")));
+    [
+        ("reading the server's environment".into(), format!(": < /proc/{server}/environ")),
+        (SIGNAL.into(), format!("kill -0 {server}")),
+    ]
+}
+
+/// All of it in one command, so that a probe costs one start.
+async fn try_from_inside(sandbox: &dyn Sandbox, tries: Vec<Try>) -> Result<Vec<(String, bool)>, SandboxError> {
     let script: Vec<String> = tries
         .iter()
-        .map(|(_, command)| format!("if {{ {command}; }} 2>/dev/null; then echo {POSSIBLE}; else echo {REFUSED}; fi"))
+        .map(|(_, command)| {
+            format!("if {{ {command}; }} >/dev/null 2>&1; then echo {POSSIBLE}; else echo {REFUSED}; fi")
+        })
         .collect();
     let output = run(sandbox, script.join("\n")).await?;
     let answers: Vec<&str> = output.lines().collect();
-    if answers.len() != tries.len() {
+    if answers.len() != tries.len() || answers.iter().any(|answer| ![POSSIBLE, REFUSED].contains(answer)) {
         return Err(SandboxError::Unavailable("the probe of the sandbox gave no clear answer".into()));
     }
-    Ok(tries.into_iter().map(|(what, _)| what).zip(answers.into_iter().map(String::from)).collect())
+    Ok(tries.into_iter().map(|(what, _)| what).zip(answers.into_iter().map(|answer| answer == POSSIBLE)).collect())
 }
 
 async fn run(sandbox: &dyn Sandbox, command: String) -> Result<String, SandboxError> {

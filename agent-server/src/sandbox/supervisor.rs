@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, wait};
 
 use super::limits::{CommandLimits, KILL_DEADLINE, TERMINATION_GRACE};
-use super::process_tree::{self, Usage};
-use super::protocol::{END_TREE, Report, ShellStatus};
+use super::process_tree::{ProcessTable, Usage};
+use super::protocol::{END_TREE, KILL_TREE, Report, ShellStatus};
 
 /// How often limits are checked and orphans are waited for. A look at an ordinary tree takes about 50 µs, 0.2 % of this.
 const WATCH_INTERVAL: Duration = Duration::from_millis(25);
@@ -47,31 +47,30 @@ impl ServerLink {
 
     /// Tells the server. If the server is gone, its end of the stream is closed, and that is what the supervisor acts on.
     pub fn report(&mut self, report: &Report) {
-        if let Ok(mut line) = serde_json::to_vec(report) {
-            line.push(b'\n');
-            let _server_is_gone = self.0.write_all(&line);
-        }
+        let _server_is_gone = self.0.write_all(&report.line());
     }
 
-    /// Whether the server wants the tree ended or is gone; call it when the socket is readable.
-    fn wants_end(&mut self) -> bool {
+    /// The grace with which the server wants the tree ended; it does so too when it is gone. Call this when the socket is
+    /// readable.
+    fn wants_end(&mut self) -> Option<Duration> {
         let mut order = [0; 1];
         match self.0.read(&mut order) {
-            Ok(0) => true,
-            Ok(_) => order[0] == END_TREE,
-            Err(error) => error.kind() != ErrorKind::Interrupted,
+            Ok(1) if order == [KILL_TREE] => Some(Duration::ZERO),
+            Ok(1) if order != [END_TREE] => None,
+            Err(error) if error.kind() == ErrorKind::Interrupted => None,
+            _ => Some(TERMINATION_GRACE),
         }
     }
 }
 
 /// Watches the tree until nothing of it runs; returns the exit code of this process.
-pub fn supervise(server: ServerLink, shell: Pid, limits: &CommandLimits) -> i32 {
-    let mut tree = Tree { server, me: rustix::process::getpid(), shell, shell_is_gone: false };
-    let mut looks: u32 = 0;
+pub fn supervise(server: ServerLink, table: ProcessTable, shell: Pid, limits: &CommandLimits) -> i32 {
+    let mut tree = Tree { server, table, shell, shell_is_gone: false };
+    let (mut looks, mut reported) = (0_u32, Usage::default());
     let mut interval = WATCH_INTERVAL;
     loop {
-        if tree.wait_for_change(interval) {
-            return tree.end(TERMINATION_GRACE);
+        if let Some(grace) = tree.wait_for_change(interval) {
+            return tree.end(grace);
         }
         if !tree.reap() {
             tree.server.report(&Report::TreeEnded);
@@ -84,6 +83,10 @@ pub fn supervise(server: ServerLink, shell: Pid, limits: &CommandLimits) -> i32 
             tree.server.report(&Report::LimitExceeded(limit));
             // No grace: what outgrows its limit would go on growing in it.
             return tree.end(Duration::ZERO);
+        }
+        if with_memory && usage != reported {
+            tree.server.report(&Report::Usage(usage));
+            reported = usage;
         }
         interval = if usage.processes > limits.processes / 8 { ALERT_INTERVAL } else { WATCH_INTERVAL };
     }
@@ -99,14 +102,14 @@ fn passed_limit(usage: Usage, limits: &CommandLimits) -> Option<String> {
 
 struct Tree {
     server: ServerLink,
-    me: Pid,
+    table: ProcessTable,
     shell: Pid,
     shell_is_gone: bool,
 }
 
 impl Tree {
-    /// Sleeps until the shell ends, the server speaks or the time is over; true if the tree is to be ended.
-    fn wait_for_change(&mut self, at_most: Duration) -> bool {
+    /// Sleeps until the shell ends, the server speaks or the time is over; a grace if the tree is to be ended.
+    fn wait_for_change(&mut self, at_most: Duration) -> Option<Duration> {
         let socket = self.server.0.as_fd();
         // Without the descriptor the end of the shell is noticed at the next interval instead of at once.
         let shell = if self.shell_is_gone { None } else { pidfd_open(self.shell, PidfdFlags::empty()).ok() };
@@ -117,7 +120,7 @@ impl Tree {
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(at_most.subsec_nanos()) };
         let woken = poll(&mut watched, Some(&timeout)).unwrap_or(0);
         let server_speaks = woken > 0 && !watched[0].revents().is_empty();
-        server_speaks && self.server.wants_end()
+        if server_speaks { self.server.wants_end() } else { None }
     }
 
     /// Takes leave of the dead; false when no child is left. Reports the end of the shell.
@@ -144,8 +147,8 @@ impl Tree {
 
     fn usage(&self, with_memory: bool, enough: usize) -> Usage {
         let begin = Instant::now();
-        // Without `/proc` nothing can be counted; the time limit still holds.
-        let look = || process_tree::usage(self.me, with_memory, enough).unwrap_or_default();
+        // What cannot be counted now is counted at the next look; the time limit holds all the same.
+        let look = || self.table.usage(with_memory, enough).unwrap_or_default();
         let usage = look();
         if usage.processes > enough || begin.elapsed() < OUTRUN || self.shell_is_gone {
             return usage;
@@ -174,7 +177,7 @@ impl Tree {
                 return EXIT_DONE;
             }
             if begin.elapsed() >= grace + KILL_DEADLINE {
-                let left = process_tree::descendants(self.me).map_or(0, |left| left.len());
+                let left = self.table.descendants(self.table.me()).map_or(0, |left| left.len());
                 self.server.report(&Report::TreeStuck(left));
                 return EXIT_STUCK;
             }
@@ -189,7 +192,7 @@ impl Tree {
         if !self.shell_is_gone {
             let _gone = rustix::process::kill_process_group(self.shell, signal);
         }
-        let _next_round = process_tree::signal_descendants(self.me, signal);
+        let _next_round = self.table.signal_descendants(self.table.me(), signal);
     }
 }
 
@@ -199,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_passed_limit_is_named() {
-        let limits = CommandLimits { processes: 2, memory_bytes: Some(64 << 20), file_size_bytes: 1 };
+        let limits = CommandLimits { processes: 2, memory_bytes: Some(64 << 20), file_size_bytes: 1, output_bytes: 1 };
         let usage = |processes, memory_bytes| Usage { processes, memory_bytes };
         assert_eq!(passed_limit(usage(2, 64 << 20), &limits), None);
         assert_eq!(passed_limit(usage(3, 0), &limits), Some("more than 2 processes".into()));

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{CausedBy, MAX_COMMANDS, MAX_STATE, UiBridge, UiBridgeError, tools};
 use crate::catalog::{Tool, ToolContent, ToolContext, ToolProgress, ToolResult, UiCommand};
 use crate::event_log::Lost;
-use crate::sandbox::{ExecEvent, ExecRequest, Isolation, IsolationKind, Sandbox, SandboxError};
+use crate::sandbox::{ExecEvent, ExecRequest, Isolation, IsolationKind, Network, Sandbox, SandboxError};
 use crate::workspace::LocalWorkspace;
 
 fn bridge(folder: &std::path::Path) -> UiBridge {
@@ -90,7 +90,7 @@ struct NoCommands;
 #[async_trait::async_trait]
 impl Sandbox for NoCommands {
     fn isolation(&self) -> Isolation {
-        Isolation { kind: IsolationKind::None, probes: vec![] }
+        Isolation { kind: IsolationKind::None, network: Network::Inherit, probes: vec![] }
     }
 
     async fn exec(&self, _request: ExecRequest) -> Result<mpsc::Receiver<ExecEvent>, SandboxError> {

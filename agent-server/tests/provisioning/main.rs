@@ -14,9 +14,8 @@ use std::time::Duration;
 use agent_server::config::parse_requirements;
 use agent_server::provisioning::{Provisioning, ProvisioningError, PythonLibraries};
 use agent_server::readiness::{self, Readiness};
-use agent_server::sandbox::direct::DirectSandbox;
-use agent_server::sandbox::{ExecOutcome, Sandbox};
-use place::Place;
+use agent_server::sandbox::{ExecOutcome, Network, Sandbox};
+use place::{Mode, Place};
 
 /// Two environments are made, each with pip inside; a loaded machine takes a while.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -57,9 +56,9 @@ impl World {
         let made = Command::new("python3").args(["-c", WHEELS]).arg(&wheels).status().unwrap();
         assert!(made.success());
         std::fs::write(place.workspace().join("pip.conf"), "[global]\nno-index = true\nfind-links = wheels\n").unwrap();
-        let mut settings = place.settings();
+        let mut settings = place.settings(Mode::Direct);
         settings.environment = settings.environment.with_python_libraries(place.workspace().to_str().unwrap());
-        let sandbox = DirectSandbox::start(settings).await.unwrap();
+        let sandbox = place::start(Mode::Direct, settings, Network::Inherit).await.unwrap();
         Self { place, sandbox: Arc::new(sandbox), readiness: Readiness::new() }
     }
 

@@ -4,16 +4,38 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent_server::sandbox::direct::{DirectSandbox, DirectSettings};
 use agent_server::sandbox::environment::CommandEnvironment;
-use agent_server::sandbox::limits::CommandLimits;
-use agent_server::sandbox::{ExecEnd, ExecEvent, ExecOutcome, ExecRequest, OutputStream, Sandbox};
+use agent_server::sandbox::limits::{CommandLimits, Limits, WorkspaceLimits};
+use agent_server::sandbox::local::{LocalSandbox, LocalSettings};
+use agent_server::sandbox::{
+    ExecEnd, ExecEvent, ExecOutcome, ExecRequest, Network, OutputStream, Sandbox, bubblewrap, direct, landlock,
+};
 use agent_server::workspace::WorkspacePath;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// No single wait of a test is longer than this.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The implementations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Direct = 1,
+    Landlock,
+    Bubblewrap,
+}
+
+impl Mode {
+    /// A number for `sleep` that no other mode's test uses at the same time.
+    pub fn seconds(self, number: u32) -> String {
+        seconds(number + self as u32 * 1000)
+    }
+}
+
+/// A number for `sleep` that no other run of these tests uses at the same time.
+pub fn seconds(number: u32) -> String {
+    format!("{number}.{}", std::process::id())
+}
 
 /// Folders of one test; they are outside `/tmp`, which commands may write as a whole only if nothing hidden is in it.
 pub struct Place {
@@ -24,7 +46,7 @@ pub struct Place {
 impl Place {
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("sandbox-test-").tempdir_in("/var/tmp").unwrap();
-        for name in ["workspace", "state"] {
+        for name in ["workspace", "state", "home"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         std::fs::write(folder.path().join("state/session.jsonl"), "the secret\n").unwrap();
@@ -40,20 +62,57 @@ impl Place {
         vec![self.folder.path().join("state"), self.folder.path().join("model-key")]
     }
 
-    pub fn settings(&self) -> DirectSettings {
-        DirectSettings {
-            root: self.workspace(),
-            supervisor: env!("CARGO_BIN_EXE_agent-server").into(),
-            hidden: self.hidden(),
-            writable: vec!["/tmp".into()],
-            use_landlock: true,
-            environment: CommandEnvironment::new(std::env::vars_os(), self.workspace().to_str(), None),
-            limits: CommandLimits { processes: 64, memory_bytes: Some(512 << 20), file_size_bytes: 64 << 20 },
+    /// The workspace as commands of a mode see it.
+    pub fn shown(&self, mode: Mode) -> String {
+        match mode {
+            Mode::Bubblewrap => bubblewrap::ROOT.into(),
+            Mode::Direct | Mode::Landlock => self.workspace().display().to_string(),
         }
     }
 
-    pub async fn sandbox(&self) -> DirectSandbox {
-        DirectSandbox::start(self.settings()).await.unwrap()
+    pub fn settings(&self, mode: Mode) -> LocalSettings {
+        LocalSettings {
+            root: self.workspace(),
+            program: env!("CARGO_BIN_EXE_agent-server").into(),
+            hidden: self.hidden(),
+            readable: Vec::new(),
+            writable: vec!["/tmp".into()],
+            environment: CommandEnvironment::new(std::env::vars_os(), Some(&self.shown(mode)), None),
+            limits: limits(64, 512),
+        }
+    }
+
+    pub async fn sandbox(&self, mode: Mode) -> LocalSandbox {
+        self.with_network(mode, Network::Inherit).await
+    }
+
+    pub async fn with_network(&self, mode: Mode, network: Network) -> LocalSandbox {
+        start(mode, self.settings(mode), network).await.unwrap()
+    }
+}
+
+pub async fn start(
+    mode: Mode,
+    settings: LocalSettings,
+    network: Network,
+) -> Result<LocalSandbox, agent_server::sandbox::SandboxError> {
+    match mode {
+        Mode::Direct => direct::start(settings, true).await,
+        Mode::Landlock => landlock::start(settings, network).await,
+        Mode::Bubblewrap => bubblewrap::start(settings, network).await,
+    }
+}
+
+/// Limits with this many processes and MiB of memory for a command, and twice as much for all.
+pub fn limits(processes: usize, mebibytes: u64) -> Limits {
+    Limits {
+        command: CommandLimits {
+            processes,
+            memory_bytes: Some(mebibytes << 20),
+            file_size_bytes: 64 << 20,
+            output_bytes: 2 << 30,
+        },
+        workspace: WorkspaceLimits { processes: 2 * processes, memory_bytes: Some(mebibytes << 21) },
     }
 }
 

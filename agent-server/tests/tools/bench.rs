@@ -7,7 +7,8 @@ use agent_server::catalog::artifacts::{ArtifactLimits, Artifacts};
 use agent_server::catalog::{
     Catalog, StandardTools, ToolContent, ToolContext, ToolFailure, ToolProgress, ToolResult, standard,
 };
-use agent_server::runtime::direct::DirectRuntime;
+use agent_server::runtime::direct;
+use agent_server::runtime::local::LocalRuntime;
 use agent_server::sandbox::Sandbox;
 use agent_server::workspace::Workspace;
 use serde_json::Value;
@@ -29,17 +30,19 @@ impl Bench {
         std::fs::create_dir(&root).unwrap();
         let state = folder.path().join("state");
         let artifacts = Artifacts::open(&state.join("artifacts"), ArtifactLimits::default()).unwrap();
-        let runtime = DirectRuntime {
+        let runtime = LocalRuntime {
             root,
             state_dir: state,
             secret_files: Vec::new(),
             command_environment_dir: None,
+            command_files_dir: None,
             server_environment: std::env::vars_os().collect(),
             in_pod: true,
             python_libraries: false,
-            supervisor: env!("CARGO_BIN_EXE_agent-server").into(),
+            program: env!("CARGO_BIN_EXE_agent-server").into(),
+            limits: agent_server::sandbox::limits::WantedLimits::default().with_defaults(),
         };
-        let pair = runtime.build().await.unwrap();
+        let pair = direct::build(&runtime).await.unwrap();
         Self {
             catalog: standard(StandardTools::new(artifacts)),
             workspace: pair.workspace(),

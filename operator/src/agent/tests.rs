@@ -27,6 +27,18 @@ async fn readiness(status: u16, body: serde_json::Value) -> Vec<ReadinessReason>
 }
 
 #[tokio::test]
+async fn what_separates_commands_from_the_server_is_read_with_the_readiness() {
+    let server = MockServer::start().await;
+    let isolation = json!({"kind": "Landlock", "network": "Isolated", "degraded": "no namespaces"});
+    let answer = ResponseTemplate::new(200).set_body_json(json!({"status": "ok", "isolation": isolation}));
+    Mock::given(method("GET")).and(path("/ready")).respond_with(answer).mount(&server).await;
+    let readiness = client(&server).readiness("p-1", "127.0.0.1", Timestamp::now()).await;
+    let expected =
+        AgentIsolation { kind: "Landlock".to_owned(), isolated: true, degraded: Some("no namespaces".to_owned()) };
+    assert_eq!(readiness.isolation, Some(expected));
+}
+
+#[tokio::test]
 async fn drain_is_called_with_a_lifecycle_token_for_exactly_this_pod() {
     let server = MockServer::start().await;
     Mock::given(method("POST"))

@@ -145,6 +145,16 @@ words! {
         NetworkSetup,
         /// The sandbox cannot be used on this node.
         SandboxUnavailable,
+        /// The node's runtime or kernel has no user namespaces for pods.
+        UserNamespacesUnsupported,
+        /// A volume of the pod cannot be used with user namespaces.
+        VolumeNotIdmappable,
+        /// The node does not have the seccomp profile of mode Bubblewrap.
+        SeccompProfileMissing,
+        /// A weaker sandbox serves in place of the wanted one, as permitted.
+        Degraded,
+        /// Commands can read the server's secrets.
+        SecretsReadable,
         /// No credential with purpose ModelKey.
         ModelKeyMissing,
         /// The model provider refused the key.

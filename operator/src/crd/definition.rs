@@ -35,101 +35,103 @@ pub const fn root_rules() -> &'static [Rule] {
 /// Rules on `spec` and below. Those that compare with the past stand on `spec`; the others stand as deep as they can, since
 /// the API server does not check a part again that did not change: an object from before a rule can be repaired in steps.
 pub const fn spec_rules() -> &'static [Rule] {
-    &[
-        Rule {
-            path: &["spec"],
-            rule: "has(self.owner) == has(oldSelf.owner)",
-            message: "spec.owner cannot be added or removed after creation",
-        },
-        Rule {
-            path: &["spec"],
-            rule: "!has(self.owner) || !has(oldSelf.owner) || self.owner == oldSelf.owner",
-            message: "spec.owner cannot be changed",
-        },
-        Rule {
-            path: &["spec"],
-            rule: "(has(self.storage) && has(self.storage.storageClassName) ? self.storage.storageClassName : '') == (has(oldSelf.storage) && has(oldSelf.storage.storageClassName) ? oldSelf.storage.storageClassName : '')",
-            message: "spec.storage.storageClassName cannot be changed",
-        },
-        Rule {
-            path: &["spec"],
-            rule: "(has(self.storage) && has(self.storage.accessMode) ? self.storage.accessMode : '') == (has(oldSelf.storage) && has(oldSelf.storage.accessMode) ? oldSelf.storage.accessMode : '')",
-            message: "spec.storage.accessMode cannot be changed",
-        },
-        Rule {
-            path: &["spec"],
-            rule: "(has(self.storage) && has(self.storage.ephemeral)) == (has(oldSelf.storage) && has(oldSelf.storage.ephemeral))",
-            message: "spec.storage.ephemeral cannot be added or removed after creation",
-        },
-        Rule {
-            path: &["spec"],
-            rule: "!(has(oldSelf.storage) && has(oldSelf.storage.size)) || (has(self.storage) && has(self.storage.size) && quantity(string(self.storage.size)).compareTo(quantity(string(oldSelf.storage.size))) >= 0)",
-            message: "spec.storage.size may grow but not shrink or be removed",
-        },
-        Rule {
-            path: &["spec", "storage"],
-            rule: "!has(self.ephemeral) || !(has(self.size) || has(self.storageClassName) || has(self.accessMode) || has(self.retention))",
-            message: "spec.storage.ephemeral excludes size, storageClassName, accessMode and retention",
-        },
-        Rule {
-            path: &["spec", "storage"],
-            rule: "!has(self.size) || quantity(string(self.size)).compareTo(quantity('1Mi')) >= 0",
-            message: "spec.storage.size must be at least 1Mi",
-        },
-        Rule {
-            path: &["spec", "storage"],
-            rule: "!(has(self.ephemeral) && has(self.ephemeral.sizeLimit)) || quantity(string(self.ephemeral.sizeLimit)).compareTo(quantity('1Mi')) >= 0",
-            message: "spec.storage.ephemeral.sizeLimit must be at least 1Mi",
-        },
-        Rule {
-            path: &["spec", "agent", "model"],
-            rule: "!has(self.provider) || self.provider != 'openai' || has(self.id)",
-            message: "spec.agent.model.id is needed with provider openai",
-        },
-        Rule {
-            path: &["spec", "agent", "credentials"],
-            rule: "self.filter(credential, credential.purpose == 'ModelKey').size() <= 1",
-            message: "at most one credential has purpose ModelKey",
-        },
-        Rule {
-            path: &["spec", "agent", "credentials", "[]"],
-            rule: "self.purpose != 'Environment' || self.name.matches('^[A-Za-z_][A-Za-z0-9_]*$')",
-            message: "the name of a credential with purpose Environment must be a variable name",
-        },
-        Rule {
-            path: &["spec", "agent", "env", "[]"],
-            rule: "!self.name.matches('^(BORING_AGENT_|LD_|KUBERNETES_|GIT_CONFIG_).*') && !self.name.matches('^.*_[Pp][Rr][Oo][Xx][Yy]$') && !(self.name in ['ANTHROPIC_API_KEY_FILE', 'OPENAI_API_KEY_FILE'])",
-            message: "names that begin with BORING_AGENT_, LD_, KUBERNETES_ or GIT_CONFIG_, end in _PROXY, or are ANTHROPIC_API_KEY_FILE or OPENAI_API_KEY_FILE belong to the operator",
-        },
-        Rule {
-            path: &["spec", "lifecycle"],
-            rule: "!has(self.idleTimeoutSeconds) || self.idleTimeoutSeconds == 0 || self.idleTimeoutSeconds >= 60",
-            message: "spec.lifecycle.idleTimeoutSeconds must be 0 (never) or at least 60",
-        },
-        Rule {
-            path: &["spec", "lifecycle"],
-            rule: "!has(self.idleTimeoutSeconds) || !has(self.maxBusySeconds) || self.maxBusySeconds >= self.idleTimeoutSeconds",
-            message: "spec.lifecycle.maxBusySeconds must be at least idleTimeoutSeconds",
-        },
-        Rule {
-            path: &["spec", "lifecycle", "schedules", "[]"],
-            rule: "has(self.start) || has(self.stop)",
-            message: "a schedule has start, stop or both",
-        },
-        Rule {
-            path: &["spec", "template"],
-            rule: "has(self.configMapName) ? !(has(self.image) || has(self.path)) : (has(self.image) && has(self.path))",
-            message: "spec.template needs either configMapName, or image and path",
-        },
-        Rule {
-            path: &["spec", "scheduling"],
-            rule: "!has(self.priorityClassName) || !self.priorityClassName.startsWith('system-')",
-            message: "priority classes of the cluster itself (system-…) are not permitted",
-        },
-        Rule { path: &["spec", "podMetadata", "labels"], rule: POD_METADATA_KEYS, message: POD_METADATA_MESSAGE },
-        Rule { path: &["spec", "podMetadata", "annotations"], rule: POD_METADATA_KEYS, message: POD_METADATA_MESSAGE },
-    ]
+    SPEC_RULES
 }
+
+const SPEC_RULES: &[Rule] = &[
+    Rule {
+        path: &["spec"],
+        rule: "has(self.owner) == has(oldSelf.owner)",
+        message: "spec.owner cannot be added or removed after creation",
+    },
+    Rule {
+        path: &["spec"],
+        rule: "!has(self.owner) || !has(oldSelf.owner) || self.owner == oldSelf.owner",
+        message: "spec.owner cannot be changed",
+    },
+    Rule {
+        path: &["spec"],
+        rule: "(has(self.storage) && has(self.storage.storageClassName) ? self.storage.storageClassName : '') == (has(oldSelf.storage) && has(oldSelf.storage.storageClassName) ? oldSelf.storage.storageClassName : '')",
+        message: "spec.storage.storageClassName cannot be changed",
+    },
+    Rule {
+        path: &["spec"],
+        rule: "(has(self.storage) && has(self.storage.accessMode) ? self.storage.accessMode : '') == (has(oldSelf.storage) && has(oldSelf.storage.accessMode) ? oldSelf.storage.accessMode : '')",
+        message: "spec.storage.accessMode cannot be changed",
+    },
+    Rule {
+        path: &["spec"],
+        rule: "(has(self.storage) && has(self.storage.ephemeral)) == (has(oldSelf.storage) && has(oldSelf.storage.ephemeral))",
+        message: "spec.storage.ephemeral cannot be added or removed after creation",
+    },
+    Rule {
+        path: &["spec"],
+        rule: "!(has(oldSelf.storage) && has(oldSelf.storage.size)) || (has(self.storage) && has(self.storage.size) && quantity(string(self.storage.size)).compareTo(quantity(string(oldSelf.storage.size))) >= 0)",
+        message: "spec.storage.size may grow but not shrink or be removed",
+    },
+    Rule {
+        path: &["spec", "storage"],
+        rule: "!has(self.ephemeral) || !(has(self.size) || has(self.storageClassName) || has(self.accessMode) || has(self.retention))",
+        message: "spec.storage.ephemeral excludes size, storageClassName, accessMode and retention",
+    },
+    Rule {
+        path: &["spec", "storage"],
+        rule: "!has(self.size) || quantity(string(self.size)).compareTo(quantity('1Mi')) >= 0",
+        message: "spec.storage.size must be at least 1Mi",
+    },
+    Rule {
+        path: &["spec", "storage"],
+        rule: "!(has(self.ephemeral) && has(self.ephemeral.sizeLimit)) || quantity(string(self.ephemeral.sizeLimit)).compareTo(quantity('1Mi')) >= 0",
+        message: "spec.storage.ephemeral.sizeLimit must be at least 1Mi",
+    },
+    Rule {
+        path: &["spec", "agent", "model"],
+        rule: "!has(self.provider) || self.provider != 'openai' || has(self.id)",
+        message: "spec.agent.model.id is needed with provider openai",
+    },
+    Rule {
+        path: &["spec", "agent", "credentials"],
+        rule: "self.filter(credential, credential.purpose == 'ModelKey').size() <= 1",
+        message: "at most one credential has purpose ModelKey",
+    },
+    Rule {
+        path: &["spec", "agent", "credentials", "[]"],
+        rule: "self.purpose != 'Environment' || self.name.matches('^[A-Za-z_][A-Za-z0-9_]*$')",
+        message: "the name of a credential with purpose Environment must be a variable name",
+    },
+    Rule {
+        path: &["spec", "agent", "env", "[]"],
+        rule: "!self.name.matches('^(BORING_AGENT_|LD_|KUBERNETES_|GIT_CONFIG_).*') && !self.name.matches('^.*_[Pp][Rr][Oo][Xx][Yy]$') && !(self.name in ['ANTHROPIC_API_KEY_FILE', 'OPENAI_API_KEY_FILE'])",
+        message: "names that begin with BORING_AGENT_, LD_, KUBERNETES_ or GIT_CONFIG_, end in _PROXY, or are ANTHROPIC_API_KEY_FILE or OPENAI_API_KEY_FILE belong to the operator",
+    },
+    Rule {
+        path: &["spec", "lifecycle"],
+        rule: "!has(self.idleTimeoutSeconds) || self.idleTimeoutSeconds == 0 || self.idleTimeoutSeconds >= 60",
+        message: "spec.lifecycle.idleTimeoutSeconds must be 0 (never) or at least 60",
+    },
+    Rule {
+        path: &["spec", "lifecycle"],
+        rule: "!has(self.idleTimeoutSeconds) || !has(self.maxBusySeconds) || self.maxBusySeconds >= self.idleTimeoutSeconds",
+        message: "spec.lifecycle.maxBusySeconds must be at least idleTimeoutSeconds",
+    },
+    Rule {
+        path: &["spec", "lifecycle", "schedules", "[]"],
+        rule: "has(self.start) || has(self.stop)",
+        message: "a schedule has start, stop or both",
+    },
+    Rule {
+        path: &["spec", "template"],
+        rule: "has(self.configMapName) ? !(has(self.image) || has(self.path)) : (has(self.image) && has(self.path))",
+        message: "spec.template needs either configMapName, or image and path",
+    },
+    Rule {
+        path: &["spec", "scheduling"],
+        rule: "!has(self.priorityClassName) || !self.priorityClassName.startsWith('system-')",
+        message: "priority classes of the cluster itself (system-…) are not permitted",
+    },
+    Rule { path: &["spec", "podMetadata", "labels"], rule: POD_METADATA_KEYS, message: POD_METADATA_MESSAGE },
+    Rule { path: &["spec", "podMetadata", "annotations"], rule: POD_METADATA_KEYS, message: POD_METADATA_MESSAGE },
+];
 
 /// A label without a prefix, or with one of Kubernetes, could make another team's Service select the pod; a tracking key of a
 /// deployment tool could make that tool delete it.
@@ -141,7 +143,7 @@ const POD_METADATA_MESSAGE: &str = "keys need a prefix such as example.com/ that
 /// # Panics
 /// Never, unless a rule names a path that the types do not have; a test renders it.
 pub fn agent_workspace_definition() -> CustomResourceDefinition {
-    published(AgentWorkspace::crd(), root_rules().iter().chain(spec_rules()), |root| {
+    published(AgentWorkspace::crd(), root_rules().iter().chain(spec_rules()).chain(super::sandbox_rules()), |root| {
         // The one default: without it kstatus calls a fresh object Current before the operator has looked at it.
         root["properties"]["status"]["properties"]["observedGeneration"]["default"] = json!(-1);
         root["properties"]["status"]["default"] = json!({"observedGeneration": -1});
@@ -271,7 +273,7 @@ mod tests {
 
     #[test]
     fn rules_that_compare_with_the_past_stand_on_spec_and_use_no_optional_chaining() {
-        for rule in root_rules().iter().chain(spec_rules()).chain(wake_rules()) {
+        for rule in root_rules().iter().chain(spec_rules()).chain(crate::crd::sandbox_rules()).chain(wake_rules()) {
             assert!(!rule.rule.contains("oldSelf") || rule.path == ["spec"], "{}", rule.rule);
             assert!(!rule.rule.contains(".?") && !rule.rule.contains("[?"), "{}", rule.rule);
             assert!(rule.message.len() <= 200, "{}", rule.message);

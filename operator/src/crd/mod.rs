@@ -8,6 +8,7 @@ mod definition;
 mod lifecycle;
 mod provisioning;
 mod quantity;
+mod sandbox;
 mod spec;
 mod status;
 mod wake;
@@ -18,11 +19,11 @@ pub use definition::{Rule, agent_workspace_definition, agent_workspace_wake_defi
 pub use lifecycle::{ExpirePolicy, FailurePolicy, Lifecycle, RunPolicy, Schedule, StartOnCreate};
 pub use provisioning::{Libraries, PYTHON_LIBRARY, Template};
 pub use quantity::{QUANTITY_MAX_LENGTH, QUANTITY_PATTERN};
+pub use sandbox::{OnUnavailable, ProcMount, Sandbox, SandboxLimits, SandboxMode, SandboxNetwork, sandbox_rules};
 pub use spec::{
     Access, AccessMode, Agent, ConfigMapReference, Credential, CredentialPurpose, EnvironmentVariable,
     EphemeralStorage, Exposure, ImagePullPolicy, Model, ModelProvider, Owner, PodMetadata, Resources, Retention,
-    Sandbox, SandboxMode, Scheduling, SecretKeyReference, Storage, Toleration, TolerationEffect, TolerationOperator,
-    WhenDeleted,
+    Scheduling, SecretKeyReference, Storage, Toleration, TolerationEffect, TolerationOperator, WhenDeleted,
 };
 pub use status::{
     AgentWorkspaceStatus, LastStart, LastStop, LastTermination, Phase, PodReference, StartReason, StopActor,

@@ -190,22 +190,6 @@ pub struct Resources {
     pub limits: BTreeMap<String, Quantity>,
 }
 
-/// How the agent's commands are run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Sandbox {
-    /// Kind of isolation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<SandboxMode>,
-}
-
-/// Kind of isolation between the agent server and its commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum SandboxMode {
-    /// Commands run in the agent's container, next to the server.
-    Direct,
-}
-
 /// Where files and history are kept: in a volume, or with `ephemeral` in space that is lost at each stop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -51,6 +51,11 @@ pub struct AgentWorkspaceStatus {
     /// How often the pod was created again after an end that the operator did not ask for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<i32>,
+    /// What separates commands from the server, as the running server reports it after trying: Bubblewrap, Landlock,
+    /// DirectWithLandlockLayer or None.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub isolation: Option<String>,
     /// Hash of the pod that would be created now. Differs from the running pod's annotation while UpdateAvailable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]

@@ -88,7 +88,7 @@ fn type_of(field: &Value) -> String {
 
 fn rules(page: &mut String) {
     page.push_str("## Rules\n\nWhat the API server refuses besides types and bounds:\n\n");
-    for rule in crd::root_rules().iter().chain(crd::spec_rules()) {
+    for rule in crd::root_rules().iter().chain(crd::spec_rules()).chain(crd::sandbox_rules()) {
         write(page, format_args!("- {}\n", rule.message));
     }
     page.push('\n');

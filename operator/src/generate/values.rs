@@ -27,6 +27,8 @@ struct Values {
     /// Days after which the key pairs that sign tokens are replaced; 0: only when asked.
     #[schemars(range(max = 3650))]
     key_rotation_days: Option<u16>,
+    /// What sandboxes of workspaces need.
+    sandbox: Option<Sandbox>,
     /// Leader election.
     leader_election: Option<Enabled>,
     /// Reconciles at once.
@@ -124,6 +126,32 @@ struct NetworkPolicy {
     model_namespaces: Option<Vec<String>>,
     /// Whose pods may read the metrics port of workspaces; null: nobody's.
     metrics_from: Option<Peer>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Sandbox {
+    /// Seccomp profile in mode Bubblewrap: localhost/ and a path below the kubelet's seccomp folder, or unconfined.
+    #[schemars(regex(pattern = "^(unconfined|localhost/[^/].*)$"))]
+    seccomp_profile: Option<String>,
+    /// The DaemonSet that puts the chart's own profile on each node.
+    seccomp_installer: Option<SeccompInstaller>,
+    /// Whether spec.sandbox.onUnavailable Degrade is permitted.
+    allow_degrade: Option<bool>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SeccompInstaller {
+    /// Whether it is installed.
+    enabled: Option<bool>,
+    /// Folder of the kubelet on the nodes.
+    #[schemars(regex(pattern = "^/.+$"))]
+    kubelet_seccomp_folder: Option<String>,
+    /// Node selector of its pods.
+    node_selector: Option<BTreeMap<String, String>>,
+    /// Tolerations of its pods.
+    tolerations: Option<Vec<FreeForm>>,
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]

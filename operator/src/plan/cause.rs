@@ -142,6 +142,15 @@ fn waiting_cause(reason: &str, message: Option<&str>) -> Option<Cause> {
         | "ImageInspectError"
         | "RegistryUnavailable"
         | "SignatureValidationFailed" => Some(image_pull(text)),
+        "CreateContainerError" | "RunContainerError" if text.contains("seccomp profile") => Some(cause(
+            Reason::SeccompProfileMissing,
+            true,
+            Some(ConditionType::SandboxReady),
+            format!(
+                "the node does not have the seccomp profile of sandbox mode Bubblewrap; install it there (chart value sandbox.seccompInstaller, docs/operations.md): {}",
+                quote(text)
+            ),
+        )),
         "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => Some(cause(
             Reason::InvalidChild,
             true,
@@ -205,6 +214,15 @@ fn one_event_cause(event: &PodEvent) -> Option<Cause> {
             storage,
             format!("the volume cannot be attached or mounted yet: {}", quote(text)),
         )),
+        "FailedCreatePodSandBox" if mentions_user_namespaces(text) => Some(cause(
+            Reason::UserNamespacesUnsupported,
+            true,
+            Some(ConditionType::SandboxReady),
+            format!(
+                "the node has no user namespaces for pods, which spec.sandbox.procMount Full needs; use procMount Empty, or nodes with containerd 2.0 and Linux 6.3 or newer: {}",
+                quote(text)
+            ),
+        )),
         "FailedCreatePodSandBox" => Some(cause(
             Reason::NetworkSetup,
             false,
@@ -218,6 +236,16 @@ fn one_event_cause(event: &PodEvent) -> Option<Cause> {
 
 fn is_about_config_map(text: &str) -> bool {
     text.contains("non-existent config key") || (text.contains("configmap \"") && text.contains("not found"))
+}
+
+/// What runtimes and kubelets say when they do not know user namespaces for pods.
+pub(super) fn mentions_user_namespaces(text: &str) -> bool {
+    ["user namespace", "userns", "user-namespace"].iter().any(|words| text.contains(words))
+}
+
+/// What runtimes say when a volume cannot be mounted into a user namespace.
+pub(super) fn mentions_idmap(text: &str) -> bool {
+    ["MOUNT_ATTR_IDMAP", "idmap mount", "id-mapped mount", "idmapped mount"].iter().any(|words| text.contains(words))
 }
 
 /// What `/ready` tells; `None` when it only starts.

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::crd::ImagePullPolicy;
 
+use super::sandbox::BubblewrapSeccomp;
+
 /// Settings of the operator that decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -27,6 +29,10 @@ pub struct Config {
     pub model_namespaces: BTreeSet<String>,
     /// Where the gateway serves a workspace, with `{name}` and `{namespace}` in it; `None` without a gateway.
     pub workspace_url: Option<String>,
+    /// Seccomp profile of pods in mode Bubblewrap.
+    pub bubblewrap_seccomp: BubblewrapSeccomp,
+    /// `spec.sandbox.onUnavailable: Degrade` is permitted.
+    pub allow_degrade: bool,
 }
 
 impl Config {
@@ -39,6 +45,9 @@ impl Config {
         Some(pattern.replace("{name}", name).replace("{namespace}", namespace))
     }
 }
+
+/// The profile that the chart ships, below the kubelet's seccomp folder.
+pub const BUBBLEWRAP_PROFILE: &str = "agent-workspace-operator/bubblewrap.json";
 
 /// Labels that must all be equal.
 pub type LabelSelectorText = BTreeMap<String, String>;
@@ -82,6 +91,8 @@ impl Default for Config {
             cluster_cidrs: Vec::new(),
             model_namespaces: BTreeSet::new(),
             workspace_url: None,
+            bubblewrap_seccomp: BubblewrapSeccomp::Localhost(BUBBLEWRAP_PROFILE.to_owned()),
+            allow_degrade: false,
         }
     }
 }

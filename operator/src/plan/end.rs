@@ -4,7 +4,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::crd::{LastTermination, Reason, StartReason};
 
-use super::{Disruption, PodPhase, PodView, cause::quote};
+use super::{
+    Disruption, PodPhase, PodView,
+    cause::{mentions_idmap, mentions_user_namespaces, quote},
+};
 
 /// Exit code of the server for a configuration that does not validate (docs/contract.md).
 const EXIT_CONFIG: i32 = 78;
@@ -97,6 +100,20 @@ impl End {
                 Reason::ConfigRejected,
                 format!("the agent server refuses its configuration; correct spec.agent: {}", tail(said)),
             ),
+            _ if mentions_idmap(said) => (
+                Reason::VolumeNotIdmappable,
+                format!(
+                    "a volume cannot be used with user namespaces, which spec.sandbox.procMount Full needs; use procMount Empty or another StorageClass: {}",
+                    tail(said)
+                ),
+            ),
+            _ if word == "StartError" && mentions_user_namespaces(said) => (
+                Reason::UserNamespacesUnsupported,
+                format!(
+                    "the node has no user namespaces for pods, which spec.sandbox.procMount Full needs; use procMount Empty: {}",
+                    tail(said)
+                ),
+            ),
             (_, "OOMKilled") => (
                 Reason::OutOfMemory,
                 format!("the agent exceeded its memory limit; raise spec.resources.limits.memory: {}", tail(said)),
@@ -104,6 +121,17 @@ impl End {
             _ => (Reason::Restarting, format!("the agent server ended{code} ({word}): {}", tail(said))),
         };
         Self { pod_uid: Some(pod.uid.clone()), word, exit_code, start: StartReason::Failure, reason, message }
+    }
+
+    /// Another pod like this one would end the same way: a person has to change something first. It is tried again with
+    /// growing pauses all the same, since nodes change.
+    pub fn needs_person(&self) -> bool {
+        matches!(self.reason, Reason::ConfigRejected) || self.is_about_the_sandbox()
+    }
+
+    /// The condition SandboxReady says it too.
+    pub fn is_about_the_sandbox(&self) -> bool {
+        matches!(self.reason, Reason::VolumeNotIdmappable | Reason::UserNamespacesUnsupported)
     }
 
     pub fn record(&self, at: Time) -> LastTermination {

@@ -317,6 +317,7 @@ pub(super) fn announce_start(
 ) {
     draft.new.phase = Some(Phase::Starting);
     draft.new.pod = None;
+    draft.new.isolation = None;
     draft.new.started_at = None;
     draft.new.rendered_revision = Some(situation.revision.clone());
     draft.new.last_start = Some(LastStart {

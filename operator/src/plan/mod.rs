@@ -21,6 +21,7 @@ mod provisioning;
 mod quantity;
 mod run_state;
 mod running;
+mod sandbox;
 mod schedule;
 mod stages;
 mod starting;
@@ -32,11 +33,11 @@ mod valid;
 pub use activity::{Activity, Answer, HOLD_SECONDS};
 pub use builtin::EFFECTIVE;
 pub use children::{HTTP_PORT, METRICS_PORT, labels as child_labels};
-pub use config::{ClusterDns, Config, LabelSelectorText, Peer};
+pub use config::{BUBBLEWRAP_PROFILE, ClusterDns, Config, LabelSelectorText, Peer};
 pub use endpoint::{ModelService, ServiceView, model_service};
 pub use observed::{
-    AgentReadiness, ClaimPhase, ClaimView, ForeignObject, NodeState, Observed, ReadinessReason, Seen, SimpleView,
-    StorageClassView, WakeView, WorkspaceView, WriteFailure, WriteFailureKind,
+    AgentIsolation, AgentReadiness, ClaimPhase, ClaimView, ForeignObject, NodeState, Observed, ReadinessReason, Seen,
+    SimpleView, StorageClassView, WakeView, WorkspaceView, WriteFailure, WriteFailureKind,
 };
 pub use outcome::{
     Child, ChildKind, Drain, DrainQuestion, EventKind, EventToPublish, LookUp, Plan, PodDeletion, PodMetadataPatch,
@@ -44,6 +45,7 @@ pub use outcome::{
 };
 pub use pod_view::{ContainerEnd, ContainerWait, Disruption, PodEvent, PodPhase, PodStages, PodView};
 pub use provisioning::TemplateSource;
+pub use sandbox::{BubblewrapSeccomp, Sandbox};
 pub use stages::start_stages;
 pub use valid::{Invalid, Storage, Valid, agent_name, claim_name};
 

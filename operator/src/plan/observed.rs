@@ -234,6 +234,19 @@ pub struct AgentReadiness {
     pub reasons: Vec<ReadinessReason>,
     /// The server's sentence, when it gave one.
     pub message: Option<String>,
+    /// What separates commands from the server, when it said so.
+    pub isolation: Option<AgentIsolation>,
+}
+
+/// What separates commands from the server (docs/contract.md).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentIsolation {
+    /// `Bubblewrap`, `Landlock`, `DirectWithLandlockLayer` or `None`.
+    pub kind: String,
+    /// Commands have no network.
+    pub isolated: bool,
+    /// Why the wanted mode cannot be had, where another one serves.
+    pub degraded: Option<String>,
 }
 
 /// Words of `/ready` (docs/contract.md), or that there was no answer.

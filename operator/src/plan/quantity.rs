@@ -30,6 +30,11 @@ impl Amount {
         Self::parse(&quantity.0)
     }
 
+    /// Whole units (bytes), rounded up.
+    pub fn whole(self) -> Option<u64> {
+        u64::try_from(self.0.div_ceil(NANO)).ok()
+    }
+
     /// The sum, as whole units (bytes).
     pub fn plus(self, other: Self) -> Quantity {
         Quantity((self.0.saturating_add(other.0)).div_ceil(NANO).to_string())

@@ -112,12 +112,7 @@ fn report(draft: &mut Draft<'_>, situation: &Situation<'_>, pod: &PodView, answe
     };
     draft.set(ConditionType::Ready, Truth::True, Reason::Running, &message);
     draft.set(ConditionType::Running, Truth::True, Reason::Running, &message);
-    draft.set(
-        ConditionType::SandboxReady,
-        Truth::True,
-        Reason::Available,
-        "commands run directly in the agent's container (spec.sandbox.mode Direct)",
-    );
+    situation.valid.sandbox.report(draft, answer.and_then(|answer| answer.isolation.as_ref()));
     agent_ready(draft, situation, answer);
     storage::while_running(draft, situation);
     draft.new.rendered_revision = Some(situation.revision.clone());

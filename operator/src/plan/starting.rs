@@ -78,7 +78,11 @@ const REFUSED: [Reason; 4] =
 
 /// A child was refused; it is tried again when its time has come (see `lifecycle::on`), and the pod only when all others are there.
 fn refused(situation: &Situation<'_>, failure: &WriteFailure) -> Plan {
-    let kind = (failure.child == ChildKind::Claim).then_some(ConditionType::StorageReady);
+    let kind = match (failure.child, failure.kind) {
+        (ChildKind::Claim, _) => Some(ConditionType::StorageReady),
+        (ChildKind::Pod, super::WriteFailureKind::PodSecurityViolation) => Some(ConditionType::SandboxReady),
+        _ => None,
+    };
     let plan = held(situation, failure.kind.reason(), &refusal(failure), kind, true);
     let create_pod =
         (failure.child == ChildKind::Pod).then(|| children::pod(situation.valid, &situation.observed.token_keys));
@@ -89,7 +93,7 @@ fn refusal(failure: &WriteFailure) -> String {
     let advice = match failure.kind {
         super::WriteFailureKind::QuotaExceeded => "lower spec.resources or raise the namespace's quota",
         super::WriteFailureKind::PodSecurityViolation => {
-            "the namespace's pod security level refuses what the workspace asks for"
+            "the namespace's pod security level refuses what spec.sandbox asks for; use another mode or procMount, or raise the level (docs/operations.md)"
         }
         super::WriteFailureKind::NamespaceTerminating => "the namespace is being deleted",
         super::WriteFailureKind::Forbidden => "an admission policy or the operator's permissions refuse it",
@@ -336,7 +340,10 @@ pub(super) fn start_after(situation: &Situation<'_>, end: &End) -> Plan {
         other => other,
     };
     draft.not_ready(reason, &end.message);
-    let person = failures >= CRASH_LOOP_FAILURES || reason == Reason::ConfigRejected;
+    if end.is_about_the_sandbox() {
+        draft.set(ConditionType::SandboxReady, Truth::False, reason, &end.message);
+    }
+    let person = failures >= CRASH_LOOP_FAILURES || end.needs_person();
     draft.progress(Progress::towards(person, reason, &end.message));
     let requeue_at = (failures > 0).then(|| after(draft.time().0, pause_seconds(failures)));
     close(draft, Plan { requeue_at, ..Plan::default() })

@@ -145,6 +145,7 @@ fn events(old: &AgentWorkspaceStatus, new: &AgentWorkspaceStatus) -> Vec<EventTo
         ConditionType::Stalled,
         ConditionType::Ready,
         ConditionType::StorageReady,
+        ConditionType::SandboxReady,
         ConditionType::AgentReady,
         ConditionType::UpdateAvailable,
         ConditionType::ActivityUnknown,
@@ -196,6 +197,7 @@ fn announcement(kind: ConditionType, reason: Reason) -> Option<(EventKind, &'sta
             | Reason::ModelKeyMissing,
         ) => None,
         (ConditionType::StorageReady, _) => Some((EventKind::Warning, "Store")),
+        (ConditionType::SandboxReady, _) => Some((EventKind::Warning, "Isolate")),
         (ConditionType::AgentReady, _) => Some((EventKind::Warning, "Chat")),
         _ => Some((EventKind::Warning, "Start")),
     }

@@ -142,6 +142,7 @@ fn stopped(draft: &mut Draft<'_>, rest: Rest) {
         draft.new.last_stop = Some(LastStop { at: draft.time(), reason, by });
     }
     draft.new.phase = Some(phase);
+    draft.new.isolation = None;
     draft.new.started_at = None;
     draft.set(ConditionType::Ready, Truth::True, reason, message);
     draft.set(ConditionType::Running, Truth::False, reason, message);

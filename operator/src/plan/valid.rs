@@ -15,7 +15,7 @@ use crate::crd::{
 
 pub use super::life::Life;
 use super::{
-    Config, WorkspaceView, builtin,
+    Config, Sandbox, WorkspaceView, builtin,
     endpoint::Endpoint,
     hex,
     provisioning::{self, TemplateSource},
@@ -57,6 +57,8 @@ pub struct Valid {
     pub requests: BTreeMap<String, Quantity>,
     /// Limits of the container.
     pub limits: BTreeMap<String, Quantity>,
+    /// How commands are run.
+    pub sandbox: Sandbox,
     /// Where files are.
     pub storage: Storage,
     /// When it runs.
@@ -157,6 +159,7 @@ impl Valid {
             env: environment(agent.env)?,
             requests,
             limits,
+            sandbox: Sandbox::parse(config, spec.sandbox.unwrap_or_default())?,
             storage,
             life: Life::parse(&workspace.spec)?,
             template: spec.template.map(|raw| TemplateSource::parse(config, raw)).transpose()?,

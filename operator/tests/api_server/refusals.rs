@@ -1,6 +1,6 @@
 //! What is refused at creation, with a message that names the rule.
 
-use operator::crd::{root_rules, spec_rules};
+use operator::crd::{root_rules, sandbox_rules, spec_rules};
 use serde_json::{Value, json};
 
 use crate::support::{Space, assert_refused};
@@ -11,7 +11,11 @@ fn key(name: &str, purpose: &str) -> Value {
 
 /// The published message that begins like this, so that the words stand in one place.
 fn rule(beginning: &str) -> &'static str {
-    let mut found = root_rules().iter().chain(spec_rules()).filter(|rule| rule.message.starts_with(beginning));
+    let mut found = root_rules()
+        .iter()
+        .chain(spec_rules())
+        .chain(sandbox_rules())
+        .filter(|rule| rule.message.starts_with(beginning));
     found.next().map_or_else(|| panic!("no rule begins with {beginning}"), |rule| rule.message)
 }
 

@@ -59,8 +59,9 @@ impl FakeAgent {
             workspaces,
             name: name.to_owned(),
         };
+        let isolation = json!({"kind": "DirectWithLandlockLayer", "network": "Inherit"});
         let router = Router::new()
-            .route("/ready", get(async || Json(json!({"status": "ok"}))))
+            .route("/ready", get(async move || Json(json!({"status": "ok", "isolation": isolation}))))
             .route("/api/v1/drain", post(drain))
             .with_state(shared);
         let listener = TcpListener::bind((ip.as_str(), 8787)).await.expect("the address is free");

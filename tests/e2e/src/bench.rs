@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod large_tree;
+pub mod sandbox;
 pub mod server;
 mod sessions;
 
@@ -41,6 +42,8 @@ pub enum Goal {
     MedianAtMost(f64),
     /// Median at least.
     MedianAtLeast(f64),
+    /// 99th percentile at most.
+    TailAtMost(f64),
     /// Largest at most.
     MaxAtMost(f64),
 }
@@ -56,6 +59,7 @@ impl Figure {
         let (goal, reached) = match goal {
             Goal::MedianAtMost(bound) => (format!("p50 <= {bound}"), p50 <= bound),
             Goal::MedianAtLeast(bound) => (format!("p50 >= {bound}"), p50 >= bound),
+            Goal::TailAtMost(bound) => (format!("p99 <= {bound}"), p99 <= bound),
             Goal::MaxAtMost(bound) => (format!("max <= {bound}"), max <= bound),
         };
         Self { name: name.into(), unit, samples: values.len(), min, p50, p99, max, goal, reached }

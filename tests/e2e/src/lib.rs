@@ -1,5 +1,5 @@
 //! Shared parts of the black-box tests and benches: a client of the cluster through `kubectl`, a client of one
-//! workspace, and a chat reader. Knows the products only from outside.
+//! workspace, and a chat reader. Knows the products only from outside, but for the bench of the sandboxes.
 
 pub mod bench;
 pub mod chat;

@@ -42,13 +42,14 @@ const AGENT_SERVER: &[(&str, &[&str])] = &[
     ("event_log", &[]),
     ("workspace", &["event_log"]),
     ("sandbox", &["workspace"]),
-    ("runtime", &["workspace", "sandbox"]),
+    ("runtime", &["workspace", "sandbox", "config"]),
+    ("check", &["sandbox", "storage"]),
     ("catalog", &["workspace", "sandbox"]),
     ("ui_bridge", &["catalog", "event_log", "storage", "workspace"]),
     ("llm", &["catalog"]),
     ("harness", &["llm", "catalog", "workspace", "sandbox"]),
     ("session", &["harness", "llm", "catalog", "workspace", "sandbox", "storage", "event_log"]),
-    ("config", &["workspace"]),
+    ("config", &["workspace", "sandbox"]),
     ("provisioning", &["config", "readiness", "sandbox", "workspace"]),
     ("auth", &["config"]),
     ("telemetry", &["config"]),
@@ -197,7 +198,7 @@ fn arrows_between_the_agent_servers_modules_point_one_way() {
 
 #[test]
 fn routes_and_tools_see_only_the_traits_of_workspace_and_sandbox() {
-    let words = ["std::fs", "std::process", "tokio::fs", "tokio::process", "LocalWorkspace", "DirectSandbox"];
+    let words = ["std::fs", "std::process", "tokio::fs", "tokio::process", "LocalWorkspace", "LocalSandbox"];
     assert_eq!(files_with("agent-server", &["http", "catalog", "harness"], &words), Vec::<String>::new());
 }
 

@@ -26,6 +26,13 @@ fn full_spec() -> AgentWorkspaceSpec {
             "env": [{"name": "EXTRA", "value": "1"}],
             "settingsRef": {"name": "agent-settings"},
         },
+        "sandbox": {
+            "mode": "Bubblewrap", "network": "Isolated", "onUnavailable": "Degrade", "procMount": "Full",
+            "env": [{"name": "GREETING", "value": "hello"}],
+            "limits": {
+                "memory": "1Gi", "processes": 100, "fileSize": "1Gi", "outputBytes": 100_000, "timeoutSeconds": 60,
+            },
+        },
         "storage": {"ephemeral": {"sizeLimit": "1Gi"}},
         "template": {"configMapName": "agent-template"},
         "libraries": {"python": ["pandas", "numpy>=2,<3"]},
@@ -39,7 +46,7 @@ fn rendered_pod() -> Pod {
     let workspace = WorkspaceView::new("team-a", "alice", "11111111-1111-4111-8111-111111111111", full_spec());
     let mut observed = Observed::alone(workspace, r#"{"keys":[]}"#.into());
     for _ in 0..4 {
-        let plan = plan(&Config::default(), &observed, now);
+        let plan = plan(&Config { allow_degrade: true, ..Config::default() }, &observed, now);
         assert_eq!(plan.look_up, Vec::<LookUp>::new());
         if let Some(pod) = plan.create_pod {
             return pod;
@@ -61,14 +68,21 @@ fn every_variable_that_the_operator_renders_is_one_that_the_server_knows() {
     let command = CommandLine::command();
     let known: BTreeSet<&str> =
         command.get_arguments().filter_map(|argument| argument.get_env()?.to_str()).chain(["EXTRA"]).collect();
-    let git = ["GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "GIT_CONFIG_VALUE_0"];
-    let unknown: Vec<_> = rendered.iter().filter(|name| !known.contains(*name) && !git.contains(name)).collect();
+    // Handed on to commands, by name and by prefix.
+    let handed_on =
+        ["BORING_AGENT_COMMAND_VARIABLE_GREETING", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "GIT_CONFIG_VALUE_0"];
+    let unknown: Vec<_> = rendered.iter().filter(|name| !known.contains(*name) && !handed_on.contains(name)).collect();
     assert_eq!(unknown, Vec::<&&str>::new());
     let expected: BTreeSet<&str> = [
         "ANTHROPIC_API_KEY_FILE",
         "BORING_AGENT_COMMAND_ENVIRONMENT_DIR",
         "BORING_AGENT_COMMAND_FILES_DIR",
         "BORING_AGENT_HOST",
+        "BORING_AGENT_LIMIT_FILE_SIZE_BYTES",
+        "BORING_AGENT_LIMIT_MEMORY_BYTES",
+        "BORING_AGENT_LIMIT_OUTPUT_BYTES",
+        "BORING_AGENT_LIMIT_PROCESSES",
+        "BORING_AGENT_LIMIT_TIMEOUT_SECONDS",
         "BORING_AGENT_METRICS_PORT",
         "BORING_AGENT_MODE",
         "BORING_AGENT_MODEL",
@@ -77,6 +91,8 @@ fn every_variable_that_the_operator_renders_is_one_that_the_server_knows() {
         "BORING_AGENT_POD_UID",
         "BORING_AGENT_PORT",
         "BORING_AGENT_PYTHON_PACKAGES",
+        "BORING_AGENT_SANDBOX_NETWORK",
+        "BORING_AGENT_SANDBOX_ON_UNAVAILABLE",
         "BORING_AGENT_SETTINGS_FILE",
         "BORING_AGENT_STATE_DIR",
         "BORING_AGENT_STOP_GRACE_SECONDS",
@@ -89,7 +105,7 @@ fn every_variable_that_the_operator_renders_is_one_that_the_server_knows() {
         "EXTRA",
     ]
     .into_iter()
-    .chain(git)
+    .chain(handed_on)
     .collect();
     assert_eq!(rendered, expected);
 }

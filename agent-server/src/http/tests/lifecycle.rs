@@ -31,12 +31,16 @@ async fn readiness_names_what_does_not_work() {
         let answer = place.get("/ready").await;
         (answer.status.as_u16(), answer.json())
     };
-    assert_eq!(ready().await, (200, json!({"status": "ok"})));
+    let isolation = json!({"kind": "None", "network": "Inherit"});
+    assert_eq!(ready().await, (200, json!({"status": "ok", "isolation": isolation})));
     place.app.readiness.set_model_key(ModelKey::Rejected);
-    assert_eq!(ready().await, (200, json!({"status": "degraded", "reasons": ["ModelKeyRejected"]})));
+    let degraded = json!({"status": "degraded", "reasons": ["ModelKeyRejected"], "isolation": isolation});
+    assert_eq!(ready().await, (200, degraded));
     place.app.readiness.set_storage(Some("read-only".into()));
-    let unavailable =
-        json!({"status": "unavailable", "reason": "VolumeNotWritable", "message": "read-only", "retryAfter": 2});
+    let unavailable = json!({
+        "status": "unavailable", "reason": "VolumeNotWritable", "message": "read-only", "retryAfter": 2,
+        "isolation": isolation,
+    });
     assert_eq!(ready().await, (503, unavailable));
     assert_eq!(place.get("/ready").await.header("retry-after"), Some("2"));
     place.app.readiness.set_storage(None);
@@ -201,7 +205,7 @@ async fn the_runtime_route_tells_mode_isolation_and_versions() {
         answer,
         json!({
             "mode": "direct",
-            "isolation": {"kind": "None", "probes": ["no commands in this test"]},
+            "isolation": {"kind": "None", "network": "Inherit", "probes": ["no commands in this test"]},
             "workspaceId": "w-1",
             "root": "/workspace",
             "versions": {"server": env!("CARGO_PKG_VERSION")},

@@ -32,7 +32,7 @@ use crate::activity::Activity;
 use crate::auth::Authenticator;
 use crate::config::{Arguments, Surroundings, resolve};
 use crate::readiness::{ModelKey, Readiness};
-use crate::sandbox::{ExecEvent, ExecRequest, Isolation, IsolationKind, Sandbox, SandboxError};
+use crate::sandbox::{ExecEvent, ExecRequest, Isolation, IsolationKind, Network, Sandbox, SandboxError};
 use crate::session::tests::Script;
 use crate::shutdown::Shutdown;
 use crate::telemetry::Metrics;
@@ -48,7 +48,11 @@ struct NoCommands;
 #[async_trait::async_trait]
 impl Sandbox for NoCommands {
     fn isolation(&self) -> Isolation {
-        Isolation { kind: IsolationKind::None, probes: vec!["no commands in this test".into()] }
+        Isolation {
+            kind: IsolationKind::None,
+            network: Network::Inherit,
+            probes: vec!["no commands in this test".into()],
+        }
     }
 
     async fn exec(&self, _request: ExecRequest) -> Result<mpsc::Receiver<ExecEvent>, SandboxError> {
@@ -130,6 +134,8 @@ impl Place {
             ui_bridge: Arc::new(UiBridge::open(config.state_dir.join("ui"), config.ui_kinds.clone()).expect("opened")),
             workspace,
             quiesce,
+            mode: crate::config::RuntimeMode::Direct,
+            degraded: None,
             sandbox: Arc::new(NoCommands),
             activity,
             readiness: Arc::new(readiness),

@@ -31,7 +31,7 @@ use crate::harness::TurnLoop;
 use crate::harness::prompt::PromptSettings;
 use crate::llm::models::Models;
 use crate::llm::{KeyState, Llm, LlmError, ModelEvent, ModelRequest, StopReason, ThinkingLevel, Usage};
-use crate::sandbox::{ExecEvent, ExecRequest, Isolation, IsolationKind, Sandbox, SandboxError};
+use crate::sandbox::{ExecEvent, ExecRequest, Isolation, IsolationKind, Network, Sandbox, SandboxError};
 use crate::workspace::{LocalWorkspace, WriteOptions};
 
 /// What the scripted model does next.
@@ -122,7 +122,7 @@ pub(crate) struct NoCommands;
 #[async_trait::async_trait]
 impl Sandbox for NoCommands {
     fn isolation(&self) -> Isolation {
-        Isolation { kind: IsolationKind::None, probes: Vec::new() }
+        Isolation { kind: IsolationKind::None, network: Network::Inherit, probes: Vec::new() }
     }
 
     async fn exec(&self, _: ExecRequest) -> Result<mpsc::Receiver<ExecEvent>, SandboxError> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Pod,
-        PodSecurityContext, PodSpec, Probe, ResourceRequirements, SeccompProfile, SecurityContext, Toleration,
+        PodSecurityContext, PodSpec, Probe, ResourceRequirements, SecurityContext, Toleration,
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
@@ -71,9 +71,10 @@ fn spec(valid: &Valid) -> PodSpec {
             fs_group: Some(USER),
             // Without this each start walks the whole volume: minutes on a large one.
             fs_group_change_policy: Some("OnRootMismatch".to_owned()),
-            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+            seccomp_profile: Some(valid.sandbox.seccomp_profile()),
             ..PodSecurityContext::default()
         }),
+        host_users: valid.sandbox.host_users(),
         ..PodSpec::default()
     }
 }
@@ -136,7 +137,7 @@ fn container(valid: &Valid) -> Container {
             ..Probe::default()
         }),
         resources: Some(resources(valid)),
-        security_context: Some(restricted()),
+        security_context: Some(SecurityContext { proc_mount: valid.sandbox.proc_mount(), ..restricted() }),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         volume_mounts: Some(volumes::mounts(valid)),
         ..Container::default()
@@ -170,9 +171,9 @@ fn environment(valid: &Valid) -> Vec<EnvVar> {
     variables
 }
 
-fn own_environment(valid: &Valid) -> BTreeMap<&'static str, String> {
-    let mut variables = BTreeMap::from([
-        ("BORING_AGENT_MODE", "direct".to_owned()),
+fn own_environment(valid: &Valid) -> BTreeMap<String, String> {
+    let mut variables = valid.sandbox.environment();
+    let always = [
         ("BORING_AGENT_HOST", "0.0.0.0".to_owned()),
         ("BORING_AGENT_PORT", HTTP_PORT.to_string()),
         ("BORING_AGENT_METRICS_PORT", METRICS_PORT.to_string()),
@@ -185,7 +186,8 @@ fn own_environment(valid: &Valid) -> BTreeMap<&'static str, String> {
         ("GIT_CONFIG_COUNT", "1".to_owned()),
         ("GIT_CONFIG_KEY_0", "safe.directory".to_owned()),
         ("GIT_CONFIG_VALUE_0", volumes::WORKSPACE.to_owned()),
-    ]);
+    ];
+    variables.extend(always.map(|(name, value)| (name.to_owned(), value)));
     let optional = [
         ("BORING_AGENT_MODEL_PROVIDER", valid.model_provider.map(|provider| provider.as_str().to_owned())),
         ("BORING_AGENT_MODEL", valid.model_id.clone()),
@@ -216,7 +218,7 @@ fn own_environment(valid: &Valid) -> BTreeMap<&'static str, String> {
             (!valid.command_files.is_empty()).then(|| volumes::COMMAND_FILES.to_owned()),
         ),
     ];
-    variables.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    variables.extend(optional.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
     variables
 }
 

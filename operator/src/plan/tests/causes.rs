@@ -193,6 +193,30 @@ fn trouble_on_the_node_is_told_apart() {
 }
 
 #[test]
+fn a_node_that_cannot_give_the_sandbox_is_told_with_the_remedy() {
+    let sentences = [
+        "Failed to create pod sandbox: rpc error: code = Unknown desc = runtime does not support user namespaces",
+        "Failed to create pod sandbox: user namespaces is not supported by the runtime handler",
+    ];
+    for sentence in sentences {
+        let observed = late(|observed| observed.pod_events = Some(events_with("FailedCreatePodSandBox", sentence)));
+        let (reason, stalled, message) = told(observed);
+        assert_eq!((reason.as_str(), stalled.as_deref()), ("UserNamespacesUnsupported", Some(reason.as_str())));
+        assert!(message.contains("procMount Empty") && message.ends_with(sentence), "{message}");
+    }
+    let sentence = "failed to generate container \"x\" spec: failed to generate seccomp spec opts: cannot load seccomp profile \"/var/lib/kubelet/seccomp/agent-workspace-operator/bubblewrap.json\": no such file or directory";
+    let mut observed = late(|observed| {
+        let message = Some(sentence.to_owned());
+        pod_mut(observed).waiting = Some(ContainerWait { reason: "CreateContainerError".to_owned(), message });
+    });
+    step(&mut observed, at(12));
+    let told = conditions(&observed.workspace.status);
+    for expected in ["Ready=False/SeccompProfileMissing", "SandboxReady=False/SeccompProfileMissing"] {
+        assert!(told.contains(&expected.to_owned()), "{told:?}");
+    }
+}
+
+#[test]
 fn a_server_that_runs_and_is_not_ready_is_asked() {
     let run = |reasons: Vec<ReadinessReason>| {
         late(|observed| {
@@ -204,6 +228,7 @@ fn a_server_that_runs_and_is_not_ready_is_asked() {
                 asked_at: at(12),
                 reasons,
                 message: Some("permission denied".to_owned()),
+                isolation: None,
             });
         })
     };

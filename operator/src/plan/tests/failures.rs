@@ -256,6 +256,7 @@ fn a_pod_that_stays_unready_is_created_again_after_its_timeout() {
             asked_at: at(second),
             reasons,
             message: Some("timed out".to_owned()),
+            isolation: None,
         })
     };
     observed.agent_readiness = silent(100);

@@ -6,6 +6,7 @@ mod life;
 mod on_demand;
 mod ownership;
 mod rendering;
+mod sandbox;
 mod state_space;
 mod validation;
 mod walk;
@@ -118,9 +119,20 @@ pub(crate) fn ended(mut pod: PodView, exit_code: i32, reason: &str, output: &str
     pod
 }
 
+/// What a server in direct mode reports.
+pub(crate) fn direct() -> AgentIsolation {
+    AgentIsolation { kind: "DirectWithLandlockLayer".to_owned(), isolated: false, degraded: None }
+}
+
 /// A server that reports no problem.
 pub(crate) fn healthy(pod_uid: &str, asked_at: Timestamp) -> AgentReadiness {
-    AgentReadiness { pod_uid: pod_uid.to_owned(), asked_at, reasons: Vec::new(), message: None }
+    AgentReadiness {
+        pod_uid: pod_uid.to_owned(),
+        asked_at,
+        reasons: Vec::new(),
+        message: None,
+        isolation: Some(direct()),
+    }
 }
 
 pub(crate) fn decide(observed: &Observed, now: Timestamp) -> Plan {

@@ -11,6 +11,9 @@ struct Arguments {
     /// Measure the agent server alone.
     #[arg(long)]
     server: bool,
+    /// Measure the sandbox modes on this machine.
+    #[arg(long)]
+    sandbox: bool,
     /// Measure on the cluster of KUBECONFIG; the path of its audit log.
     #[arg(long, value_name = "AUDIT_LOG")]
     cluster: Option<PathBuf>,
@@ -27,6 +30,10 @@ async fn main() -> anyhow::Result<()> {
     if arguments.server {
         let figures = bench::server::run(&bench::server::binary("AGENT_SERVER_BIN", "agent-server")).await?;
         bench::report(&arguments.output, "agent-server", &figures)?;
+    }
+    if arguments.sandbox {
+        let figures = bench::sandbox::run(&bench::server::binary("AGENT_SERVER_BIN", "agent-server")).await?;
+        bench::report(&arguments.output, "sandbox", &figures)?;
     }
     if let Some(audit_log) = &arguments.cluster {
         let figures = bench::cluster::run(Path::new(audit_log)).await?;
