@@ -17,6 +17,9 @@ import yaml
 CHART = pathlib.Path(__file__).parent.parent / "agent-workspace-operator"
 NAMESPACE = "agent-workspace-system"
 NAME = "agent-workspace-operator"
+GATEWAY = "agent-workspace-gateway"
+# A gateway as small as it may be.
+GATEWAY_VALUES = {"enabled": True, "domain": "agents.example.com", "podCIDRs": ["10.244.0.0/16"]}
 # The oldest Kubernetes that the chart promises to work with.
 KUBERNETES = "1.34.0"
 # The one value without a default.
@@ -180,6 +183,96 @@ class Chart(unittest.TestCase):
     def test_a_digest_wins_over_a_tag(self):
         image = {"repository": "registry.example/operator", "tag": "1", "digest": "sha256:" + "a" * 64}
         self.assertEqual(pod({"image": image})["containers"][0]["image"], "registry.example/operator@sha256:" + "a" * 64)
+
+    # the gateway
+
+    def gateway(self, values=None):
+        return render({"gateway": merge(GATEWAY_VALUES, values or {})})
+
+    def test_the_gateway_is_installed_only_when_asked_for(self):
+        self.assertNotIn(("Deployment", GATEWAY), render())
+        self.assertNotIn("OPERATOR_WORKSPACE_URL", environment())
+        kinds = sorted(f"{kind} {name}" for kind, name in self.gateway() if GATEWAY in name)
+        self.assertEqual(kinds, [
+            f"ClusterRole {GATEWAY}",
+            f"ClusterRoleBinding {GATEWAY}",
+            f"Deployment {GATEWAY}",
+            f"NetworkPolicy {GATEWAY}",
+            f"PodDisruptionBudget {GATEWAY}",
+            f"Role {GATEWAY}",
+            f"RoleBinding {GATEWAY}",
+            f"Service {GATEWAY}",
+            f"Service {GATEWAY}-metrics",
+            f"ServiceAccount {GATEWAY}",
+        ])
+
+    def test_the_gateway_has_the_generated_rights_and_no_others(self):
+        objects = self.gateway()
+        for kind, file in [("ClusterRole", "gateway-cluster"), ("Role", "gateway-namespace")]:
+            self.assertEqual(objects[kind, GATEWAY]["rules"], yaml.safe_load((CHART / f"files/rbac/{file}.yaml").read_text()))
+            binding = objects[f"{kind}Binding", GATEWAY]
+            self.assertEqual(binding["subjects"], [{"kind": "ServiceAccount", "name": GATEWAY, "namespace": NAMESPACE}])
+            self.assertEqual((binding["roleRef"]["kind"], binding["roleRef"]["name"]), (kind, GATEWAY))
+        for rule in objects["ClusterRole", GATEWAY]["rules"]:
+            self.assertFalse({"secrets", "pods", "leases", "*"} & set(rule["resources"]), rule)
+
+    def test_the_gateway_without_the_ranges_of_pods_or_a_name_is_refused(self):
+        self.refused({"gateway": {"enabled": True, "domain": "agents.example.com"}}, "gateway.podCIDRs is required")
+        self.refused({"gateway": {"enabled": True, "podCIDRs": []}}, "gateway.domain or gateway.host is required")
+        self.refused({"gateway": merge(GATEWAY_VALUES, {"httpRoute": {"enabled": True}})}, "parentRefs is required")
+        self.refused({"gateway": merge(GATEWAY_VALUES, {"domain": "https://agents.example.com"})}, "domain")
+
+    def test_the_gateway_and_the_operator_agree_on_where_workspaces_are(self):
+        def urls(values):
+            objects = render({"gateway": merge({"enabled": True, "podCIDRs": ["10.244.0.0/16", "fd00::/48"]}, values)})
+            def variables(name):
+                container = objects["Deployment", name]["spec"]["template"]["spec"]["containers"][0]
+                return {each["name"]: each.get("value") for each in container["env"]}
+            return variables(NAME)["OPERATOR_WORKSPACE_URL"], variables(GATEWAY).get("GATEWAY_DOMAIN"), variables(GATEWAY)["GATEWAY_POD_CIDRS"]
+        ranges = "10.244.0.0/16,fd00::/48"
+        self.assertEqual(urls({"domain": "a.example.com"}), ("https://{name}--{namespace}.a.example.com", "a.example.com", ranges))
+        self.assertEqual(urls({"host": "g.example.com:8443"}), ("https://g.example.com:8443/w/{namespace}/{name}", None, ranges))
+
+    def test_the_gateways_pods_pass_the_restricted_level_and_outlive_their_drain(self):
+        spec = self.gateway({"drain": {"delaySeconds": 0, "seconds": 100}})["Deployment", GATEWAY]["spec"]["template"]["spec"]
+        self.assertEqual(spec["securityContext"], {
+            "runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}})
+        self.assertEqual(spec["containers"][0]["securityContext"], {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}})
+        self.assertEqual((spec["terminationGracePeriodSeconds"], spec["containers"][0]["args"]), (110, ["gateway"]))
+
+    def test_the_gateways_pods_carry_the_label_that_workspaces_admit_and_selectors_match_them(self):
+        objects = render({"gateway": GATEWAY_VALUES, "metrics": {"serviceMonitor": {"enabled": True}}})
+        labels = objects["Deployment", GATEWAY]["spec"]["template"]["metadata"]["labels"]
+        self.assertEqual(labels["app.kubernetes.io/name"], GATEWAY)
+        for selector in (objects["Deployment", GATEWAY]["spec"]["selector"]["matchLabels"],
+                         objects["PodDisruptionBudget", GATEWAY]["spec"]["selector"]["matchLabels"],
+                         objects["NetworkPolicy", GATEWAY]["spec"]["podSelector"]["matchLabels"],
+                         objects["Service", GATEWAY]["spec"]["selector"],
+                         objects["Service", f"{GATEWAY}-metrics"]["spec"]["selector"]):
+            self.assertLessEqual(selector.items(), labels.items())
+        service = objects["Service", f"{GATEWAY}-metrics"]["metadata"]["labels"]
+        monitor = objects["ServiceMonitor", GATEWAY]["spec"]["selector"]["matchLabels"]
+        self.assertLessEqual(monitor.items(), service.items())
+
+    def test_everybody_may_connect_to_the_gateway_unless_somebody_is_named(self):
+        policy = self.gateway()["NetworkPolicy", GATEWAY]["spec"]["ingress"]
+        self.assertNotIn("from", policy[0])
+        peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}]
+        policy = self.gateway({"networkPolicy": {"from": peers}})["NetworkPolicy", GATEWAY]["spec"]["ingress"]
+        self.assertEqual(policy[0]["from"], peers)
+
+    def test_an_ingress_and_a_route_lead_both_names_to_the_gateway(self):
+        values = {"host": "g.example.com", "ingress": {"enabled": True, "className": "nginx", "tlsSecretName": "wildcard"},
+                  "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]}}
+        objects = self.gateway(values)
+        hosts = ["*.agents.example.com", "g.example.com"]
+        ingress = objects["Ingress", GATEWAY]["spec"]
+        self.assertEqual([rule["host"] for rule in ingress["rules"]], hosts)
+        self.assertEqual(ingress["tls"], [{"secretName": "wildcard", "hosts": hosts}])
+        self.assertEqual(ingress["ingressClassName"], "nginx")
+        self.assertEqual(objects["HTTPRoute", GATEWAY]["spec"]["hostnames"], hosts)
+        self.assertEqual(objects["HTTPRoute", GATEWAY]["spec"]["rules"][0]["backendRefs"], [{"name": GATEWAY, "port": 80}])
 
     # false, 0 and empty are values
 

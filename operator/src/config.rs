@@ -16,6 +16,9 @@ use crate::{
 /// Labels of the operator's own pods, which network policies admit.
 const OPERATOR_LABEL: (&str, &str) = ("app.kubernetes.io/name", "agent-workspace-operator");
 
+/// Labels of the gateway's pods.
+const GATEWAY_LABEL: (&str, &str) = ("app.kubernetes.io/name", "agent-workspace-gateway");
+
 /// Where the operator runs; the same for all subcommands.
 #[derive(Args, Clone, Debug)]
 pub struct Place {
@@ -175,6 +178,7 @@ impl ControllerArguments {
             allowed_secret_prefix: self.allowed_secret_prefix.clone(),
             operator_namespace: self.place.namespace.clone(),
             operator_labels: BTreeMap::from([(OPERATOR_LABEL.0.to_owned(), OPERATOR_LABEL.1.to_owned())]),
+            gateway_labels: BTreeMap::from([(GATEWAY_LABEL.0.to_owned(), GATEWAY_LABEL.1.to_owned())]),
             dns: ClusterDns {
                 peers: vec![Peer {
                     namespace_labels: self.dns_namespace_labels.0.clone(),

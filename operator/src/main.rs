@@ -8,9 +8,11 @@ use operator::{
     cluster::{Calls, client_for_calls},
     config::ControllerArguments,
     controller::{self, Settings},
+    gateway::{self, GatewayArguments},
     generate,
+    plugin::{self, PluginArguments},
     reconcile::LEAST_SPREAD_SECONDS,
-    telemetry::{LogFormat, Metrics, start_logs},
+    telemetry::{GatewayMetrics, LogFormat, Metrics, start_logs},
     token::{TokenArguments, token},
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,8 +30,12 @@ struct Program {
 enum Command {
     /// Watch AgentWorkspaces and keep what they ask for.
     Controller(Box<ControllerArguments>),
+    /// Let people in to their workspaces, and wake those that sleep.
+    Gateway(Box<GatewayArguments>),
     /// Print a token for a running workspace, good for ten minutes. Uses the pod's service account, or the current kubeconfig.
     Token(TokenArguments),
+    /// Agent workspaces at a terminal; `kubectl aw` when the program is called kubectl-aw.
+    Aw(PluginArguments),
     /// Write the files that are made from code, or compare them.
     Gen(GenerateArguments),
 }
@@ -46,10 +52,15 @@ struct GenerateArguments {
 }
 
 fn main() -> ExitCode {
-    let program = Program::parse();
     // The one TLS provider of the process; an error would mean that it is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match run(program.command) {
+    let result = if is_plugin() {
+        let arguments = PluginArguments::parse();
+        run(Command::Aw(arguments))
+    } else {
+        run(Program::parse().command)
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Standard error is all that is left to report to.
@@ -59,11 +70,19 @@ fn main() -> ExitCode {
     }
 }
 
+/// Under this name kubectl finds the program as `kubectl aw`.
+fn is_plugin() -> bool {
+    let name = std::env::args_os().next().map(PathBuf::from);
+    name.as_deref().and_then(|name| name.file_stem()).is_some_and(|stem| stem == "kubectl-aw")
+}
+
 fn run(command: Command) -> anyhow::Result<()> {
     // Two threads serve thousands of workspaces: the work is waiting for the API server. Fewer threads, less memory.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     match command {
         Command::Controller(arguments) => runtime.block_on(run_controller(*arguments)),
+        Command::Gateway(arguments) => runtime.block_on(run_gateway(*arguments)),
+        Command::Aw(arguments) => runtime.block_on(run_plugin(&arguments)),
         Command::Token(arguments) => runtime.block_on(print_token(&arguments)),
         Command::Gen(arguments) => Ok(generate::run(arguments.check, &arguments.root)?),
     }
@@ -84,9 +103,30 @@ async fn run_controller(arguments: ControllerArguments) -> anyhow::Result<()> {
         on_lost: || std::process::exit(1),
     };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), identity = settings.identity, "the operator starts");
-    let stop = CancellationToken::new();
     let listener = controller::listen(arguments.listen).await?;
+    let stop = stop_on_signals()?;
+    controller::run(config, settings, listener, Arc::new(Metrics::new()), stop).await?;
+    tracing::info!("the operator has ended");
+    Ok(())
+}
+
+async fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
+    start_logs(arguments.logs.log_format, &arguments.logs.log_filter);
+    let config = kube::Config::infer().await.context("no access to a cluster")?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), domain = arguments.domain, "the gateway starts");
+    let listeners = gateway::listen(arguments.listen, arguments.health_listen).await?;
+    let stop = stop_on_signals()?;
+    let metrics = Arc::new(Metrics::for_gateway());
+    let gateway_metrics = Arc::new(GatewayMetrics::new(&metrics));
+    gateway::run(config, gateway::Settings::from(&arguments), listeners, metrics, gateway_metrics, stop).await?;
+    tracing::info!("the gateway has ended");
+    Ok(())
+}
+
+/// Cancelled by SIGTERM or SIGINT.
+fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = CancellationToken::new();
     let token = stop.clone();
     tokio::spawn(async move {
         tokio::select! {
@@ -96,9 +136,15 @@ async fn run_controller(arguments: ControllerArguments) -> anyhow::Result<()> {
         tracing::info!("asked to end");
         token.cancel();
     });
-    controller::run(config, settings, listener, Arc::new(Metrics::new()), stop).await?;
-    tracing::info!("the operator has ended");
-    Ok(())
+    Ok(stop)
+}
+
+async fn run_plugin(arguments: &PluginArguments) -> anyhow::Result<()> {
+    start_logs(LogFormat::Text, "warn");
+    let config = kube::Config::infer().await.context("no access to a cluster")?;
+    let client = client_for_calls(&config)?;
+    let calls = Calls::new(Arc::new(Metrics::new()));
+    Ok(plugin::run(arguments, &config, client, calls, &mut std::io::stdout()).await?)
 }
 
 async fn print_token(arguments: &TokenArguments) -> anyhow::Result<()> {

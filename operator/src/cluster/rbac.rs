@@ -7,6 +7,8 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 pub const LEASE_NAME: &str = "agent-workspace-operator";
 /// Name of the Secret with the operator's key pairs, in the operator's namespace.
 pub const KEYS_SECRET_NAME: &str = "agent-workspace-operator-keys";
+/// Name of the Secret with the gateway's part of them, in the operator's namespace.
+pub const GATEWAY_KEYS_SECRET_NAME: &str = "agent-workspace-gateway-keys";
 
 const GROUP: &str = crate::crd::GROUP;
 
@@ -50,9 +52,25 @@ pub fn operator_namespace() -> Vec<PolicyRule> {
     vec![
         rule("", "secrets", &["create"]),
         named(rule("", "secrets", &["get", "update"]), KEYS_SECRET_NAME),
+        named(rule("", "secrets", &["get", "update"]), GATEWAY_KEYS_SECRET_NAME),
         rule("coordination.k8s.io", "leases", &["create"]),
         named(rule("coordination.k8s.io", "leases", &["get", "update"]), LEASE_NAME),
     ]
+}
+
+/// `ClusterRole` of the gateway: it reads workspaces, writes wakes, and asks who people are and what they may.
+pub fn gateway_cluster() -> Vec<PolicyRule> {
+    vec![
+        rule(GROUP, "agentworkspaces", &["get", "list", "watch"]),
+        rule(GROUP, "agentworkspacewakes", &["get", "list", "watch", "create", "update"]),
+        rule("authentication.k8s.io", "tokenreviews", &["create"]),
+        rule("authorization.k8s.io", "subjectaccessreviews", &["create"]),
+    ]
+}
+
+/// Role of the gateway in the operator's namespace.
+pub fn gateway_namespace() -> Vec<PolicyRule> {
+    vec![named(rule("", "secrets", &["get"]), GATEWAY_KEYS_SECRET_NAME)]
 }
 
 /// What aggregates to the built-in role `view`.

@@ -334,6 +334,8 @@ fn the_rights_are_those_that_were_reviewed() {
     let all = BTreeMap::from([
         ("admin", rbac::admin()),
         ("edit", rbac::edit()),
+        ("gateway-cluster", rbac::gateway_cluster()),
+        ("gateway-namespace", rbac::gateway_namespace()),
         ("operator-cluster", rbac::operator_cluster()),
         ("operator-namespace", rbac::operator_namespace()),
         ("view", rbac::view()),
@@ -357,6 +359,11 @@ fn the_rights_are_those_that_were_reviewed() {
     insta::assert_snapshot!(lines.join("\n"), @r"
     admin: agents.boring.dev/agentworkspaces/connect: create
     edit: agents.boring.dev/agentworkspaces: create update patch delete deletecollection
+    gateway-cluster: agents.boring.dev/agentworkspaces: get list watch
+    gateway-cluster: agents.boring.dev/agentworkspacewakes: get list watch create update
+    gateway-cluster: authentication.k8s.io/tokenreviews: create
+    gateway-cluster: authorization.k8s.io/subjectaccessreviews: create
+    gateway-namespace: /secrets agent-workspace-gateway-keys: get
     operator-cluster: agents.boring.dev/agentworkspaces: get list watch delete
     operator-cluster: agents.boring.dev/agentworkspaces/status: patch
     operator-cluster: agents.boring.dev/agentworkspacewakes: get list watch
@@ -371,6 +378,7 @@ fn the_rights_are_those_that_were_reviewed() {
     operator-cluster: /nodes: get
     operator-namespace: /secrets: create
     operator-namespace: /secrets agent-workspace-operator-keys: get update
+    operator-namespace: /secrets agent-workspace-gateway-keys: get update
     operator-namespace: coordination.k8s.io/leases: create
     operator-namespace: coordination.k8s.io/leases agent-workspace-operator: get update
     view: agents.boring.dev/agentworkspaces: get list watch

@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent::AgentClient,
     cluster::{
-        Caches, Calls, Cluster, Keys, KeysError, WATCHED, WorkspaceKey, client_for_calls, client_for_watches,
-        rbac::KEYS_SECRET_NAME,
+        Caches, Calls, Cluster, GatewayKeys, Keys, KeysError, WATCHED, WorkspaceKey, client_for_calls,
+        client_for_watches, rbac::KEYS_SECRET_NAME,
     },
     crd::Phase,
     observed::Pass,
@@ -161,6 +161,7 @@ pub async fn run(
     let result = async {
         let keys = Keys::new(client.clone(), calls.clone(), &settings.namespace, KEYS_SECRET_NAME);
         let Some(ring) = keys_at_start(&keys, &parts.freshness, &stop).await? else { return Ok(()) };
+        let gateway_keys = GatewayKeys::new(client.clone(), calls.clone(), &settings.namespace);
         parts.freshness.started();
         let cluster = Cluster::new(client, calls, Arc::clone(&parts.caches), &settings.identity);
         let signer = Signer::new(ring);
@@ -181,7 +182,8 @@ pub async fn run(
             settings.least_spread_seconds,
         ));
         let (caches, queue) = (Arc::clone(&parts.caches), Arc::clone(&parts.queue));
-        let rotation = Rotation { keys, signer, caches, queue, metrics, times: settings.key_rotation };
+        let times = settings.key_rotation;
+        let rotation = Rotation { keys, gateway_keys, signer, caches, queue, metrics, times };
         tokio::select! {
             result = work(&parts, reconciler, settings.concurrency, &mut watches, &stop) => result,
             () = rotation.run() => Ok(()),

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 
 use crate::{
-    cluster::{Caches, Keys, KeysError, StoredKeys, WorkspaceKey},
+    cluster::{Caches, GatewayKeys, Keys, KeysError, StoredKeys, WorkspaceKey},
     telemetry::Metrics,
     trust::{
         Signer,
@@ -25,6 +25,8 @@ const PAUSE_BETWEEN_PODS: Duration = Duration::from_millis(20);
 pub struct Rotation {
     /// The Secret.
     pub keys: Keys,
+    /// That of the gateway, which gets its part of every change.
+    pub gateway_keys: GatewayKeys,
     /// Who signs.
     pub signer: Signer,
     /// What pods carry.
@@ -53,6 +55,7 @@ impl Rotation {
     async fn look(&self, patched_since: &mut Option<Timestamp>) -> Result<(), KeysError> {
         let stored = self.keys.read().await?;
         self.signer.replace(stored.ring.clone());
+        self.gateway_keys.write(&stored.ring).await?;
         let outdated = self.outdated();
         self.metrics.rotation(stage(stored.progress()), outdated.len());
         *patched_since = if outdated.is_empty() { patched_since.or_else(|| Some(Timestamp::now())) } else { None };
@@ -84,6 +87,7 @@ impl Rotation {
         let stored = self.keys.advance(stored, step, now).await?;
         tracing::info!(?step, "a step of the key rotation was taken");
         self.metrics.rotated(word(step));
+        self.gateway_keys.write(&stored.ring).await?;
         self.signer.replace(stored.ring);
         Ok(true)
     }

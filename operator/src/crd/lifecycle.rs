@@ -35,6 +35,9 @@ pub struct Lifecycle {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub schedules: Vec<Schedule>,
+    /// What requests through the gateway do to a workspace with runPolicy OnDemand that sleeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake: Option<WakePolicy>,
     /// Whether a new workspace with runPolicy OnDemand starts at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_on_create: Option<StartOnCreate>,
@@ -89,6 +92,28 @@ pub struct Schedule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: Option<String>,
+}
+
+/// What requests do to a workspace that sleeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WakePolicy {
+    /// Whether requests wake it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<WakeMode>,
+    /// Seconds that a request waits for it; then it is told to come again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 600))]
+    pub timeout_seconds: Option<i32>,
+}
+
+/// Whether requests wake a workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum WakeMode {
+    /// They do, but those that pages send by themselves.
+    OnRequest,
+    /// Only an explicit start does.
+    Manual,
 }
 
 /// Whether a new workspace starts at once.

@@ -16,14 +16,14 @@ mod workspace;
 
 pub use conditions::{ConditionType, Reason};
 pub use definition::{Rule, agent_workspace_definition, agent_workspace_wake_definition, root_rules, spec_rules};
-pub use lifecycle::{ExpirePolicy, FailurePolicy, Lifecycle, RunPolicy, Schedule, StartOnCreate};
+pub use lifecycle::{ExpirePolicy, FailurePolicy, Lifecycle, RunPolicy, Schedule, StartOnCreate, WakeMode, WakePolicy};
 pub use provisioning::{Libraries, PYTHON_LIBRARY, Template};
 pub use quantity::{QUANTITY_MAX_LENGTH, QUANTITY_PATTERN};
 pub use sandbox::{OnUnavailable, ProcMount, Sandbox, SandboxLimits, SandboxMode, SandboxNetwork, sandbox_rules};
 pub use spec::{
     Access, AccessMode, Agent, ConfigMapReference, Credential, CredentialPurpose, EnvironmentVariable,
     EphemeralStorage, Exposure, ImagePullPolicy, Model, ModelProvider, Owner, PodMetadata, Resources, Retention,
-    Scheduling, SecretKeyReference, Storage, Toleration, TolerationEffect, TolerationOperator, WhenDeleted,
+    Scheduling, SecretKeyReference, Storage, Toleration, TolerationEffect, TolerationOperator, Visibility, WhenDeleted,
 };
 pub use status::{
     AgentWorkspaceStatus, LastStart, LastStop, LastTermination, Phase, PodReference, StartReason, StopActor,

@@ -336,13 +336,27 @@ pub struct Access {
     /// Who can open a connection; each request needs a token besides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exposure: Option<Exposure>,
+    /// Whom the gateway lets in. Who runs programs in the workspace's own namespace is not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
 }
 
 /// Who can open a connection to the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Exposure {
+    /// The gateway alone.
+    Gateway,
     /// Pods of the workspace's own namespace.
     ClusterLocal,
+}
+
+/// Whom the gateway lets in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Visibility {
+    /// The owner: the user and the groups of `spec.owner`. Without an owner, whom the access review allows.
+    Owner,
+    /// The owner, and who may `create` the subresource `agentworkspaces/connect` of this workspace.
+    Authorized,
 }
 
 /// Labels: the API server permits 63 characters.

@@ -61,6 +61,8 @@ pub fn files() -> Vec<(String, String)> {
     let roles = [
         ("operator-cluster", rbac::operator_cluster()),
         ("operator-namespace", rbac::operator_namespace()),
+        ("gateway-cluster", rbac::gateway_cluster()),
+        ("gateway-namespace", rbac::gateway_namespace()),
         ("view", rbac::view()),
         ("edit", rbac::edit()),
         ("admin", rbac::admin()),

@@ -29,6 +29,8 @@ struct Values {
     key_rotation_days: Option<u16>,
     /// What sandboxes of workspaces need.
     sandbox: Option<Sandbox>,
+    /// The way from people to workspaces.
+    gateway: Option<Gateway>,
     /// Leader election.
     leader_election: Option<Enabled>,
     /// Reconciles at once.
@@ -142,6 +144,50 @@ struct Sandbox {
 
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Gateway {
+    /// Whether it is installed; then workspaces that do not say are exposed through it alone.
+    enabled: Option<bool>,
+    /// Gateway pods.
+    #[schemars(range(max = 50))]
+    replicas: Option<u8>,
+    /// Suffix of host names: alice--team-a.DOMAIN. Needs a wildcard record and certificate.
+    #[schemars(length(max = 189), regex(pattern = "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"))]
+    domain: Option<String>,
+    /// Host of the path form: HOST/w/team-a/alice.
+    #[schemars(length(max = 253), regex(pattern = "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?)?$"))]
+    host: Option<String>,
+    /// Required: address ranges of pods. Nothing else is ever dialled.
+    #[serde(rename = "podCIDRs")]
+    #[schemars(inner(regex(pattern = "^[0-9a-fA-F.:]+/[0-9]{1,3}$")))]
+    pod_cidrs: Option<Vec<String>>,
+    /// Take tokens that were made for the API server too.
+    accept_cluster_tokens: Option<bool>,
+    /// Limits of one pod.
+    limits: Option<GatewayLimits>,
+    /// How a pod ends.
+    drain: Option<GatewayDrain>,
+    /// Its Service.
+    service: Option<GatewayService>,
+    /// An Ingress.
+    ingress: Option<GatewayIngress>,
+    /// A route of the Gateway API.
+    http_route: Option<GatewayRoute>,
+    /// Who may open a connection to it.
+    network_policy: Option<GatewayNetworkPolicy>,
+    /// Its service account.
+    service_account: Option<ServiceAccount>,
+    /// Resources of its container.
+    resources: Option<FreeForm>,
+    /// Its disruption budget.
+    pod_disruption_budget: Option<PodDisruptionBudget>,
+    /// Labels of its pods.
+    pod_labels: Option<BTreeMap<String, String>>,
+    /// Annotations of its pods.
+    pod_annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct SeccompInstaller {
     /// Whether it is installed.
     enabled: Option<bool>,
@@ -152,6 +198,82 @@ struct SeccompInstaller {
     node_selector: Option<BTreeMap<String, String>>,
     /// Tolerations of its pods.
     tolerations: Option<Vec<FreeForm>>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct GatewayLimits {
+    /// Connections of callers.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    connections: Option<u32>,
+    /// Requests that wait for their workspaces.
+    #[schemars(range(min = 1, max = 100_000))]
+    held_requests: Option<u32>,
+    /// Bytes of a request's body.
+    #[schemars(range(min = 1))]
+    body_bytes: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct GatewayDrain {
+    /// Seconds between not ready and the first refused connection.
+    #[schemars(range(max = 300))]
+    delay_seconds: Option<u16>,
+    /// Seconds that open requests and streams get after that.
+    #[schemars(range(max = 3600))]
+    seconds: Option<u16>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct GatewayService {
+    /// ClusterIP, NodePort or LoadBalancer.
+    #[serde(rename = "type")]
+    kind: Option<ServiceType>,
+    /// Its port.
+    #[schemars(range(min = 1, max = 65535))]
+    port: Option<u16>,
+    /// Annotations.
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+enum ServiceType {
+    ClusterIP,
+    NodePort,
+    LoadBalancer,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct GatewayIngress {
+    /// Whether it is installed.
+    enabled: Option<bool>,
+    /// Its class; the cluster's default when empty.
+    class_name: Option<String>,
+    /// Annotations, such as the ones that turn buffering off.
+    annotations: Option<BTreeMap<String, String>>,
+    /// Secret with the certificate; none when empty.
+    tls_secret_name: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct GatewayRoute {
+    /// Whether it is installed; needs the Gateway API.
+    enabled: Option<bool>,
+    /// Gateways that it belongs to, as in an HTTPRoute.
+    parent_refs: Option<Vec<FreeForm>>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct GatewayNetworkPolicy {
+    /// Whether it is installed.
+    enabled: Option<bool>,
+    /// Peers of a NetworkPolicy that may connect; null: everybody.
+    from: Option<Vec<FreeForm>>,
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]

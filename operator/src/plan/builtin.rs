@@ -1,5 +1,15 @@
 //! Values that hold when a field is absent. One table: `plan::valid` reads the constants, the field reference prints [`EFFECTIVE`].
 
+use crate::crd::{RunPolicy, Visibility, WakeMode};
+
+/// `spec.runPolicy`.
+pub const RUN_POLICY: RunPolicy = RunPolicy::Always;
+/// `spec.lifecycle.wake.mode`.
+pub const WAKE_MODE: WakeMode = WakeMode::OnRequest;
+/// `spec.lifecycle.wake.timeoutSeconds`: a start with a node to add takes two minutes; proxies in front give up at about that.
+pub const WAKE_TIMEOUT_SECONDS: i32 = 120;
+/// `spec.access.visibility`.
+pub const VISIBILITY: Visibility = Visibility::Owner;
 /// `spec.storage.size`.
 pub const STORAGE_SIZE: &str = "10Gi";
 /// `spec.storage.ephemeral.sizeLimit`.
@@ -62,11 +72,17 @@ pub const EFFECTIVE: &[(&str, &str)] = &[
     ("spec.lifecycle.expirePolicy", "Stop"),
     ("spec.lifecycle.ttlSecondsAfterStopped", "never"),
     ("spec.lifecycle.unhealthyTimeoutSeconds", "300"),
+    ("spec.lifecycle.wake.mode", "OnRequest"),
+    ("spec.lifecycle.wake.timeoutSeconds", "120"),
     ("spec.agent.settingsRef", "the agent server's own defaults"),
     ("spec.template", "nothing"),
     ("spec.libraries.python", "nothing but what the image holds"),
     ("spec.lifecycle.startTimeoutSeconds", "600"),
     ("spec.lifecycle.stopGracePeriodSeconds", "60"),
     ("spec.lifecycle.failurePolicy", "Recreate"),
-    ("spec.access.exposure", "ClusterLocal"),
+    (
+        "spec.access.exposure",
+        "Gateway when the operator is told where one is (`gateway.enabled` of the chart), else ClusterLocal",
+    ),
+    ("spec.access.visibility", "Owner"),
 ];

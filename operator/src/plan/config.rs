@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::crd::ImagePullPolicy;
+use crate::crd::{Exposure, ImagePullPolicy};
 
 use super::sandbox::BubblewrapSeccomp;
 
@@ -19,6 +19,8 @@ pub struct Config {
     pub operator_namespace: String,
     /// Labels of the operator's pods.
     pub operator_labels: LabelSelectorText,
+    /// Labels of the gateway's pods, in the same namespace.
+    pub gateway_labels: LabelSelectorText,
     /// Where DNS is answered.
     pub dns: ClusterDns,
     /// Who may read the pod's metrics port; nobody when empty.
@@ -41,8 +43,16 @@ impl Config {
     pub fn workspace_url(&self, namespace: &str, name: &str) -> Option<String> {
         // A label has 63 characters, two of them are the dashes between both.
         const LONGEST: usize = 61;
-        let pattern = self.workspace_url.as_ref().filter(|_| name.len() + namespace.len() <= LONGEST)?;
+        let fits =
+            |pattern: &&String| !pattern.contains("{name}--{namespace}") || name.len() + namespace.len() <= LONGEST;
+        let pattern = self.workspace_url.as_ref().filter(fits)?;
         Some(pattern.replace("{name}", name).replace("{namespace}", namespace))
+    }
+
+    /// Who can open a connection to a workspace that says this: through the gateway where there is one.
+    pub fn exposure(&self, wanted: Option<Exposure>) -> Exposure {
+        let builtin = if self.workspace_url.is_some() { Exposure::Gateway } else { Exposure::ClusterLocal };
+        wanted.unwrap_or(builtin)
     }
 }
 
@@ -80,6 +90,7 @@ impl Default for Config {
             allowed_secret_prefix: "agent-".to_owned(),
             operator_namespace: "agent-workspace-system".to_owned(),
             operator_labels: label("app.kubernetes.io/name", "agent-workspace-operator"),
+            gateway_labels: label("app.kubernetes.io/name", "agent-workspace-gateway"),
             dns: ClusterDns {
                 peers: vec![Peer {
                     namespace_labels: label("kubernetes.io/metadata.name", "kube-system"),

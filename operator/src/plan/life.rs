@@ -40,7 +40,7 @@ pub struct Life {
 
 /// The run policy that holds.
 pub fn run_policy(spec: &AgentWorkspaceSpec) -> RunPolicy {
-    spec.run_policy.unwrap_or(RunPolicy::Always)
+    spec.run_policy.unwrap_or(builtin::RUN_POLICY)
 }
 
 impl Life {

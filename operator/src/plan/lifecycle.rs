@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::crd::{AgentWorkspaceStatus, ConditionType, LastStart, Phase, Reason, RunPolicy, StartReason};
+use crate::crd::{AgentWorkspaceStatus, ConditionType, Exposure, LastStart, Phase, Reason, RunPolicy, StartReason};
 
 use super::{
     ChildKind, Config, EventKind, EventToPublish, LookUp, Observed, Plan, PodDeletion, PodMetadataPatch, PodPhase,
@@ -147,7 +147,9 @@ fn status_first(plan: Plan) -> Plan {
 pub(super) fn begin<'a>(config: &Config, observed: &'a Observed, run: Option<&Run>, now: Timestamp) -> Draft<'a> {
     let workspace = &observed.workspace;
     let mut draft = Draft::new(&workspace.status, workspace.generation, now);
-    draft.new.url = config.workspace_url(&workspace.namespace, &workspace.name);
+    let exposure = config.exposure(workspace.spec.access.as_ref().and_then(|access| access.exposure));
+    draft.new.url =
+        (exposure == Exposure::Gateway).then(|| config.workspace_url(&workspace.namespace, &workspace.name)).flatten();
     let Some(run) = run else { return draft };
     if draft.new.settled_transition.is_none() {
         draft.new.settled_transition = run.first_settled;

@@ -31,7 +31,7 @@ mod storage;
 mod valid;
 
 pub use activity::{Activity, Answer, HOLD_SECONDS};
-pub use builtin::EFFECTIVE;
+pub use builtin::{EFFECTIVE, RUN_POLICY, VISIBILITY, WAKE_MODE, WAKE_TIMEOUT_SECONDS};
 pub use children::{HTTP_PORT, METRICS_PORT, labels as child_labels};
 pub use config::{BUBBLEWRAP_PROFILE, ClusterDns, Config, LabelSelectorText, Peer};
 pub use endpoint::{ModelService, ServiceView, model_service};

@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use sha2::{Digest, Sha256};
 
 use crate::crd::{
-    AccessMode, Credential, CredentialPurpose, ImagePullPolicy, ModelProvider, Reason, Resources, SecretKeyReference,
-    Storage as RawStorage, Toleration, WhenDeleted,
+    AccessMode, Credential, CredentialPurpose, Exposure, ImagePullPolicy, ModelProvider, Reason, Resources,
+    SecretKeyReference, Storage as RawStorage, Toleration, WhenDeleted,
 };
 
 pub use super::life::Life;
@@ -79,6 +79,8 @@ pub struct Valid {
     pub pod_labels: BTreeMap<String, String>,
     /// Annotations added to the pod.
     pub pod_annotations: BTreeMap<String, String>,
+    /// Who can open a connection.
+    pub exposure: Exposure,
 }
 
 /// Where files are.
@@ -170,6 +172,7 @@ impl Valid {
             priority_class_name: priority_class(scheduling.priority_class_name)?,
             pod_labels: pod_metadata_keys("labels", pod_metadata.labels)?,
             pod_annotations: pod_metadata_keys("annotations", pod_metadata.annotations)?,
+            exposure: config.exposure(spec.access.and_then(|access| access.exposure)),
         })
     }
 

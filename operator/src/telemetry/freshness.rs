@@ -130,10 +130,10 @@ impl Freshness {
 fn kind_of(plural: &str) -> Option<Kind> {
     match plural {
         "agentworkspaces" => Some(Kind::AgentWorkspace),
-        "agentworkspacewakes" => Some(Kind::AgentWorkspaceWake),
         "pods" => Some(Kind::Pod),
         "persistentvolumeclaims" => Some(Kind::PersistentVolumeClaim),
         "services" => Some(Kind::Service),
+        "agentworkspacewakes" => Some(Kind::AgentWorkspaceWake),
         "networkpolicies" => Some(Kind::NetworkPolicy),
         _ => None,
     }

@@ -47,8 +47,14 @@ pub enum Kind {
     Lease,
     /// Looked up to explain a volume that does not bind.
     StorageClass,
-    /// What requests want; written by the gateway.
+    /// What requests want of a workspace.
     AgentWorkspaceWake,
+    /// A token of a service account, for the plugin.
+    TokenRequest,
+    /// Whose token it is.
+    TokenReview,
+    /// Who may connect.
+    SubjectAccessReview,
     /// Looked up to explain a pod that does not end.
     Node,
 }
@@ -236,6 +242,24 @@ impl Metrics {
             rotation_outdated_pods,
             rotation_steps,
         }
+    }
+
+    /// What a gateway counts of its calls and watches; `GatewayMetrics` adds the rest. Nothing of the controller is shown.
+    pub fn for_gateway() -> Self {
+        let mut ours = Self::new();
+        let mut registry = Registry::with_prefix("agent_workspace_gateway");
+        registry.register("api_calls", "Calls to the API server by kind, verb and result", ours.calls.clone());
+        let (name, help) = ("watch_age", "Time since the API server last answered a watch");
+        registry.register_with_unit(name, help, Unit::Seconds, ours.watch_age.clone());
+        let (name, help) = ("undecodable_objects", "Objects skipped since they do not decode");
+        registry.register(name, help, ours.undecodable.clone());
+        ours.registry = Mutex::new(registry);
+        ours
+    }
+
+    /// Registers more under the same prefix.
+    pub(super) fn extend(&self, register: impl FnOnce(&mut Registry)) {
+        register(&mut self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     }
 
     /// One finished reconcile.

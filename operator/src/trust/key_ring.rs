@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::{
+    hmac,
     rand::SystemRandom,
     signature::{Ed25519KeyPair, KeyPair as _},
 };
@@ -72,6 +73,12 @@ impl KeyPair {
         Ok(Self { scope, stage, id, public, private: pkcs8.to_vec().into() })
     }
 
+    /// A key for a purpose other than tokens, from which this one cannot be found.
+    fn derived(&self, purpose: &str) -> hmac::Key {
+        let root = hmac::Key::new(hmac::HMAC_SHA256, self.private());
+        hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, purpose.as_bytes()).as_ref())
+    }
+
     /// The PKCS#8 document, for the signer alone.
     pub(super) fn private(&self) -> &[u8] {
         self.private.expose_secret()
@@ -101,8 +108,26 @@ impl KeyRing {
     /// # Errors
     /// An unreadable entry, or a scope without a current key.
     pub fn read(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, TrustError> {
+        Self::read_scopes(data, &Scope::ALL)
+    }
+
+    /// Reads what the gateway is given: keys of scope `user` alone, so that whoever takes them over can drain nothing.
+    ///
+    /// # Errors
+    /// As for [`KeyRing::read`].
+    pub fn read_user_keys(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, TrustError> {
+        Self::read_scopes(data, &[Scope::User])
+    }
+
+    /// What [`KeyRing::read_user_keys`] reads.
+    pub fn user_keys(&self) -> BTreeMap<String, Vec<u8>> {
+        let pairs = self.pairs.iter().filter(|pair| pair.scope == Scope::User);
+        pairs.map(|pair| (data_key(pair.scope, pair.stage), pair.private().to_vec())).collect()
+    }
+
+    fn read_scopes(data: &BTreeMap<String, Vec<u8>>, scopes: &[Scope]) -> Result<Self, TrustError> {
         let mut pairs = Vec::new();
-        for scope in Scope::ALL {
+        for scope in scopes.iter().copied() {
             for stage in Stage::ALL {
                 let name = data_key(scope, stage);
                 match data.get(&name) {
@@ -117,11 +142,29 @@ impl KeyRing {
     }
 
     /// The pair that signs for a scope.
-    pub fn signing(&self, scope: Scope) -> &KeyPair {
+    ///
+    /// # Errors
+    /// There is none: a gateway's ring has no lifecycle key.
+    pub fn signing(&self, scope: Scope) -> Result<&KeyPair, TrustError> {
         self.pairs
             .iter()
             .find(|pair| pair.scope == scope && pair.stage == Stage::Current)
-            .expect("read refuses a ring without a current key for each scope")
+            .ok_or_else(|| TrustError::MissingKey { name: data_key(scope, Stage::Current) })
+    }
+
+    /// A tag (HMAC-SHA-256) that proves that whoever holds the user keys wrote this text for this purpose.
+    ///
+    /// # Errors
+    /// There is no user key.
+    pub fn authenticate(&self, purpose: &str, text: &[u8]) -> Result<Vec<u8>, TrustError> {
+        let key = self.signing(Scope::User)?.derived(purpose);
+        Ok(hmac::sign(&key, text).as_ref().to_vec())
+    }
+
+    /// Whether a tag proves that, by a user key of any stage: what one replica seals stays readable through a rotation.
+    pub fn is_authentic(&self, purpose: &str, text: &[u8], tag: &[u8]) -> bool {
+        let pairs = self.pairs.iter().filter(|pair| pair.scope == Scope::User);
+        pairs.map(|pair| pair.derived(purpose)).any(|key| hmac::verify(&key, text, tag).is_ok())
     }
 
     /// Value of the annotation `agents.boring.dev/keys`: the public keys of every stage, nothing private.

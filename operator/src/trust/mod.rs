@@ -11,7 +11,8 @@ mod token;
 pub use key_ring::{KeyPair, KeyRing, Stage};
 pub use signer::{InUse, Signer};
 pub use token::{
-    Claims, ISSUER, LIFECYCLE_SUBJECT, LIFECYCLE_TOKEN_SECONDS, PRINTED_TOKEN_SECONDS, PRINTED_TOKEN_SUBJECT, audience,
+    Claims, GATEWAY_ISSUER, ISSUER, LIFECYCLE_SUBJECT, LIFECYCLE_TOKEN_SECONDS, PRINTED_TOKEN_SECONDS,
+    PRINTED_TOKEN_SUBJECT, audience,
 };
 
 use std::fmt;

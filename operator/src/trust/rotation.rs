@@ -183,7 +183,7 @@ mod tests {
         let announced = KeyRing::read(&data).unwrap();
         assert_eq!(Progress::of(&data), Progress::Announced);
         for scope in Scope::ALL {
-            assert_eq!(announced.signing(scope).id, first.signing(scope).id, "not yet");
+            assert_eq!(announced.signing(scope).unwrap().id, first.signing(scope).unwrap().id, "not yet");
         }
 
         let data = apply(Step::Promote, &data).unwrap();
@@ -191,16 +191,16 @@ mod tests {
         assert_eq!(Progress::of(&data), Progress::Promoted);
         assert_eq!(promoted.public_key_set(), announced.public_key_set(), "a promotion changes no pod");
         for scope in Scope::ALL {
-            assert_ne!(promoted.signing(scope).id, first.signing(scope).id);
-            assert!(announced.public_key_set().contains(&promoted.signing(scope).id));
+            assert_ne!(promoted.signing(scope).unwrap().id, first.signing(scope).unwrap().id);
+            assert!(announced.public_key_set().contains(&promoted.signing(scope).unwrap().id));
         }
 
         let data = apply(Step::Retire, &data).unwrap();
         let retired = KeyRing::read(&data).unwrap();
         assert_eq!(Progress::of(&data), Progress::Steady);
         for scope in Scope::ALL {
-            assert_eq!(retired.signing(scope).id, promoted.signing(scope).id);
-            assert!(!retired.public_key_set().contains(&first.signing(scope).id));
+            assert_eq!(retired.signing(scope).unwrap().id, promoted.signing(scope).unwrap().id);
+            assert!(!retired.public_key_set().contains(&first.signing(scope).unwrap().id));
         }
         assert_eq!(data["note"], b"of a person");
     }

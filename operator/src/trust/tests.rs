@@ -62,8 +62,8 @@ fn a_lifecycle_token_lives_one_minute_and_is_signed_by_the_lifecycle_key() {
     let claims = verify(&token, &public_keys(&ring)).unwrap();
     assert_eq!((claims["scope"].as_str(), claims["exp"].as_i64()), (Some("lifecycle"), Some(1_790_000_060)));
     let header = jsonwebtoken::decode_header(&token).unwrap();
-    assert_eq!(header.kid.as_deref(), Some(ring.signing(Scope::Lifecycle).id.as_str()));
-    assert_ne!(ring.signing(Scope::Lifecycle).id, ring.signing(Scope::User).id);
+    assert_eq!(header.kid.as_deref(), Some(ring.signing(Scope::Lifecycle).unwrap().id.as_str()));
+    assert_ne!(ring.signing(Scope::Lifecycle).unwrap().id, ring.signing(Scope::User).unwrap().id);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn several_keys_are_published_and_the_current_one_signs() {
     let scopes: Vec<String> =
         public_keys(&ring).iter().map(|key| key["boring_scope"].as_str().unwrap().to_owned()).collect();
     assert_eq!(scopes, ["user", "user", "lifecycle"]);
-    assert_eq!(ring.signing(Scope::User).stage, Stage::Current);
+    assert_eq!(ring.signing(Scope::User).unwrap().stage, Stage::Current);
 }
 
 #[test]
@@ -130,4 +130,27 @@ fn the_key_set_is_the_same_after_a_reload_and_nothing_prints_the_private_part() 
     assert!(first.public_key_set().len() < 1024, "the annotation stays small");
     let printed = format!("{first:?}");
     assert!(!printed.contains("private") && !printed.contains("public:"), "{printed}");
+}
+
+#[test]
+fn a_gateway_signs_for_users_and_cannot_sign_lifecycle_tokens() {
+    let ring = KeyRing::read(&KeyRing::generate().unwrap()).unwrap();
+    let gateway = KeyRing::read_user_keys(&ring.user_keys()).unwrap();
+    assert_eq!(gateway.signing(Scope::User).unwrap().id, ring.signing(Scope::User).unwrap().id);
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
+    let refused = gateway.sign(Scope::Lifecycle, String::new(), "x", now, 60);
+    assert_eq!(refused.map_err(|error| error.reason()), Err("KeyMissing"));
+}
+
+#[test]
+fn a_tag_proves_text_and_purpose_to_whoever_holds_the_user_keys() {
+    let ring = KeyRing::read(&KeyRing::generate().unwrap()).unwrap();
+    let gateway = KeyRing::read_user_keys(&ring.user_keys()).unwrap();
+    let tag = ring.authenticate("session", b"text").unwrap();
+    assert!(gateway.is_authentic("session", b"text", &tag));
+    assert!(!gateway.is_authentic("session", b"other", &tag));
+    assert!(!gateway.is_authentic("link", b"text", &tag));
+    assert!(!gateway.is_authentic("session", b"text", &tag[1..]));
+    let other = KeyRing::read(&KeyRing::generate().unwrap()).unwrap();
+    assert!(!other.is_authentic("session", b"text", &tag));
 }

@@ -8,6 +8,8 @@ use super::{KeyRing, Scope, TrustError};
 
 /// Claim `iss` of every token this program signs, the printed user tokens too.
 pub const ISSUER: &str = "agents.boring.dev/operator";
+/// Claim `iss` of the tokens that the gateway signs for the people it let in.
+pub const GATEWAY_ISSUER: &str = "agents.boring.dev/gateway";
 /// Claim `sub` of lifecycle calls.
 pub const LIFECYCLE_SUBJECT: &str = "system:operator";
 /// Claim `sub` of a printed token when neither the caller nor the workspace names a user.
@@ -52,16 +54,40 @@ impl KeyRing {
         now: Timestamp,
         seconds: i64,
     ) -> Result<String, TrustError> {
-        let pair = self.signing(scope);
-        let issued = now.as_second();
+        self.sign_as(ISSUER, scope, audience, subject, now, seconds)
+    }
+
+    /// As [`KeyRing::sign`], in the gateway's name.
+    pub fn sign_as_gateway(
+        &self,
+        scope: Scope,
+        audience: String,
+        subject: &str,
+        now: Timestamp,
+        seconds: i64,
+    ) -> Result<String, TrustError> {
+        self.sign_as(GATEWAY_ISSUER, scope, audience, subject, now, seconds)
+    }
+
+    fn sign_as(
+        &self,
+        issuer: &str,
+        scope: Scope,
+        audience: String,
+        subject: &str,
+        now: Timestamp,
+        seconds: i64,
+    ) -> Result<String, TrustError> {
+        let pair = self.signing(scope)?;
+        let begins = now.as_second();
         let claims = Claims {
-            iss: ISSUER.to_owned(),
+            iss: issuer.to_owned(),
             aud: audience,
             sub: subject.to_owned(),
             scope: scope.as_str().to_owned(),
-            iat: issued,
-            nbf: issued,
-            exp: issued + seconds,
+            iat: begins,
+            nbf: begins,
+            exp: begins + seconds,
         };
         let header = Header { kid: Some(pair.id.clone()), ..Header::new(Algorithm::EdDSA) };
         jsonwebtoken::encode(&header, &claims, &EncodingKey::from_ed_der(pair.private())).map_err(TrustError::Signing)

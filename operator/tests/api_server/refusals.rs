@@ -92,7 +92,10 @@ async fn the_schema_refuses_with_the_name_of_the_field() {
             "spec.sandbox.mode: Unsupported value: \"Bubblewrap\": supported values: \"Direct\"",
         ),
         (json!({"runPolicy": "Sometimes"}), "spec.runPolicy: Unsupported value"),
-        (json!({"access": {"exposure": "Gateway"}}), "spec.access.exposure: Unsupported value"),
+        (json!({"access": {"exposure": "Public"}}), "spec.access.exposure: Unsupported value"),
+        (json!({"access": {"visibility": "Everybody"}}), "spec.access.visibility: Unsupported value"),
+        (json!({"lifecycle": {"wake": {"mode": "Never"}}}), "spec.lifecycle.wake.mode: Unsupported value"),
+        (json!({"lifecycle": {"wake": {"timeoutSeconds": 601}}}), "spec.lifecycle.wake.timeoutSeconds: Invalid value"),
         (json!({"agent": {"model": {"provider": "acme"}}}), "spec.agent.model.provider: Unsupported value"),
         (json!({"agent": {"model": {"baseUrl": "ftp://x.example"}}}), "spec.agent.model.baseUrl: Invalid value"),
         (

@@ -1,6 +1,7 @@
 //! Measuring: samples, their spread, and the report that every bench writes. Owns the JSON format of `target/bench`.
 
 pub mod cluster;
+pub mod gateway;
 pub mod large_tree;
 pub mod sandbox;
 pub mod server;

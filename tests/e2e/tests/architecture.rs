@@ -34,6 +34,8 @@ const OPERATOR: &[(&str, &[&str])] = &[
             "telemetry",
         ],
     ),
+    ("gateway", &["crd", "cluster", "trust", "telemetry", "config", "server"]),
+    ("plugin", &["cluster", "crd"]),
     ("generate", &["crd", "plan", "cluster", "config"]),
 ];
 

@@ -16,7 +16,10 @@ use k8s_openapi::{
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
 
-use crate::plan::{Config, Peer, Valid, endpoint::ModelPods};
+use crate::{
+    crd::Exposure,
+    plan::{Config, Peer, Valid, endpoint::ModelPods},
+};
 
 use super::{HTTP_PORT, METRICS_PORT, hash, metadata, seal, selector};
 
@@ -76,7 +79,7 @@ pub fn network_policy(config: &Config, valid: &Valid, model: Option<&ModelPods>)
         spec: Some(NetworkPolicySpec {
             pod_selector: Some(LabelSelector { match_labels: Some(selector(valid)), ..LabelSelector::default() }),
             policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
-            ingress: Some(ingress(config)),
+            ingress: Some(ingress(config, valid)),
             egress: Some(egress(config, model)),
         }),
     };
@@ -85,16 +88,22 @@ pub fn network_policy(config: &Config, valid: &Valid, model: Option<&ModelPods>)
     (object, applied)
 }
 
-/// The operator (drain, readiness), and with `exposure: ClusterLocal`, the only one so far, pods of the own namespace.
-fn ingress(config: &Config) -> Vec<NetworkPolicyIngressRule> {
-    let operator = Peer {
-        namespace_labels: BTreeMap::from([(NAMESPACE_NAME.to_owned(), config.operator_namespace.clone())]),
-        pod_labels: config.operator_labels.clone(),
+/// The operator (drain, readiness), and by `exposure` either the gateway or pods of the own namespace.
+fn ingress(config: &Config, valid: &Valid) -> Vec<NetworkPolicyIngressRule> {
+    let in_operator_namespace = |pod_labels: &BTreeMap<String, String>| {
+        peer(&Peer {
+            namespace_labels: BTreeMap::from([(NAMESPACE_NAME.to_owned(), config.operator_namespace.clone())]),
+            pod_labels: pod_labels.clone(),
+        })
     };
-    let own_namespace =
-        NetworkPolicyPeer { pod_selector: Some(LabelSelector::default()), ..NetworkPolicyPeer::default() };
+    let callers = match valid.exposure {
+        Exposure::Gateway => in_operator_namespace(&config.gateway_labels),
+        Exposure::ClusterLocal => {
+            NetworkPolicyPeer { pod_selector: Some(LabelSelector::default()), ..NetworkPolicyPeer::default() }
+        }
+    };
     let mut rules = vec![NetworkPolicyIngressRule {
-        from: Some(vec![peer(&operator), own_namespace]),
+        from: Some(vec![in_operator_namespace(&config.operator_labels), callers]),
         ports: Some(vec![port("TCP", HTTP_PORT)]),
     }];
     // An empty `from` would mean everybody, so there is no rule at all when nobody may read the metrics.

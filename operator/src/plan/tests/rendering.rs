@@ -80,6 +80,31 @@ fn the_order_of_libraries_is_no_reason_to_start_anew() {
 }
 
 #[test]
+fn where_there_is_a_gateway_it_is_the_way_in_unless_the_spec_says_otherwise() {
+    let with_gateway =
+        Config { workspace_url: Some("https://{name}--{namespace}.example.com".to_owned()), ..Config::default() };
+    let callers = |config: &Config, spec: Value| {
+        let valid = Valid::parse(config, &fresh(spec).workspace).expect("a valid spec");
+        let policy = children::network_policy(config, &valid, None).0.spec.expect("a spec");
+        let from = policy.ingress.expect("rules")[0].from.clone().expect("peers");
+        serde_json::to_value(&from[1]).expect("plain")
+    };
+    let gateway = json!({
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "agent-workspace-system"}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "agent-workspace-gateway"}},
+    });
+    let own_namespace = json!({"podSelector": {}});
+    let cluster_local = json!({"access": {"exposure": "ClusterLocal"}});
+    assert_eq!(callers(&with_gateway, json!({})), gateway);
+    assert_eq!(callers(&with_gateway, cluster_local.clone()), own_namespace);
+    assert_eq!(callers(&Config::default(), json!({})), own_namespace);
+    assert_eq!(callers(&Config::default(), json!({"access": {"exposure": "Gateway"}})), gateway);
+    let url = |spec| plan(&with_gateway, &fresh(spec), at(0)).status.expect("a status").status.url;
+    assert_eq!(url(cluster_local), None);
+    assert_eq!(url(json!({})).as_deref(), Some("https://alice--team-a.example.com"));
+}
+
+#[test]
 fn ephemeral_space_is_on_the_node_and_counts_into_its_limit() {
     let valid = valid(json!({"storage": {"ephemeral": {"sizeLimit": "3Gi"}}}));
     assert_eq!(children::claim(&valid, None, None), None);

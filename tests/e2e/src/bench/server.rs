@@ -129,7 +129,7 @@ async fn load(url: &str) -> anyhow::Result<(f64, f64)> {
 }
 
 /// `1.23ms`, `456.00us` or `1.20s` in milliseconds.
-fn wrk_milliseconds(text: &str) -> anyhow::Result<f64> {
+pub(super) fn wrk_milliseconds(text: &str) -> anyhow::Result<f64> {
     let split = text.find(|character: char| character.is_alphabetic()).context("no unit")?;
     let value: f64 = text[..split].parse()?;
     Ok(match &text[split..] {

@@ -14,6 +14,9 @@ struct Arguments {
     /// Measure the sandbox modes on this machine.
     #[arg(long)]
     sandbox: bool,
+    /// Measure the gateway alone, with the API server of KUBECONFIG: a cluster of its own, without nodes.
+    #[arg(long)]
+    gateway: bool,
     /// Measure on the cluster of KUBECONFIG; the path of its audit log.
     #[arg(long, value_name = "AUDIT_LOG")]
     cluster: Option<PathBuf>,
@@ -34,6 +37,10 @@ async fn main() -> anyhow::Result<()> {
     if arguments.sandbox {
         let figures = bench::sandbox::run(&bench::server::binary("AGENT_SERVER_BIN", "agent-server")).await?;
         bench::report(&arguments.output, "sandbox", &figures)?;
+    }
+    if arguments.gateway {
+        let figures = bench::gateway::run(&bench::server::binary("OPERATOR_BIN", "operator")).await?;
+        bench::report(&arguments.output, "gateway", &figures)?;
     }
     if let Some(audit_log) = &arguments.cluster {
         let figures = bench::cluster::run(Path::new(audit_log)).await?;
