@@ -21,7 +21,12 @@ async function withServer(options, doubleArgs, body) {
   }
 }
 
-const ready = async (server) => (await fetch(`${server.url}/ready`)).json();
+/** What `/ready` says of the key; how commands are kept apart depends on the machine. */
+const ready = async (server) => {
+  const { isolation, ...state } = await (await fetch(`${server.url}/ready`)).json();
+  assert.equal(typeof isolation.kind, "string");
+  return state;
+};
 const answers = async (server) => {
   const chat = openChat("ai-7", server);
   await chat.send(scripted("Go.", [{ text: "Here." }]));
