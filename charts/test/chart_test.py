@@ -172,6 +172,7 @@ class Chart(unittest.TestCase):
             "OPERATOR_AGENT_IMAGE": f"{NAME}/agent-server:0.1.0",
             "OPERATOR_AGENT_IMAGE_PULL_POLICY": "IfNotPresent",
             "OPERATOR_ALLOWED_SECRET_PREFIX": "agent-",
+            "OPERATOR_ALLOW_SANDBOX_DEGRADE": "false",
             "OPERATOR_BUBBLEWRAP_SECCOMP_PROFILE": "localhost/agent-workspace-operator/bubblewrap.json",
             "OPERATOR_CLUSTER_CIDRS": "",
             "OPERATOR_KEY_ROTATION_DAYS": "30",
