@@ -88,8 +88,8 @@ async fn the_schema_refuses_with_the_name_of_the_field() {
     let space = Space::new(json!({})).await;
     let cases = [
         (
-            json!({"sandbox": {"mode": "Bubblewrap"}}),
-            "spec.sandbox.mode: Unsupported value: \"Bubblewrap\": supported values: \"Direct\"",
+            json!({"sandbox": {"mode": "Vercel"}}),
+            "spec.sandbox.mode: Unsupported value: \"Vercel\": supported values: \"Direct\"",
         ),
         (json!({"runPolicy": "Sometimes"}), "spec.runPolicy: Unsupported value"),
         (json!({"access": {"exposure": "Public"}}), "spec.access.exposure: Unsupported value"),
