@@ -81,7 +81,7 @@ pub(super) fn find(observed: &Observed, pod: &PodView, now: Timestamp) -> Findin
 }
 
 /// What the server said just now. An older answer is kept in memory and says nothing about a pod that changed since.
-pub(super) fn fresh_answer<'a>(observed: &'a Observed, pod: &PodView, now: Timestamp) -> Option<&'a AgentReadiness> {
+fn fresh_answer<'a>(observed: &'a Observed, pod: &PodView, now: Timestamp) -> Option<&'a AgentReadiness> {
     let answer = observed.agent_readiness.as_ref().filter(|answer| answer.pod_uid == pod.uid)?;
     (seconds_between(answer.asked_at, now) < FRESH_SECONDS).then_some(answer)
 }

@@ -40,7 +40,8 @@ pub(super) fn pod_ready(situation: &Situation<'_>, pod: &PodView) -> Plan {
     let due = if current {
         check_due(situation, pod, answer)
     } else {
-        cause::fresh_answer(situation.observed, pod, situation.now).is_none()
+        // What it said just before came from a pod that was not Ready: that it could not be reached, or nothing of its isolation.
+        answer.is_none_or(|answer| answer.asked_at != situation.now)
     };
     if let (true, Some(ip)) = (due, &pod.ip) {
         return Plan {

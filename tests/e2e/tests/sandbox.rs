@@ -37,10 +37,12 @@ fn spec(sandbox: &Value) -> Value {
     })
 }
 
+/// A workspace that runs and whose server told what separates commands from it.
 async fn running(cluster: &Cluster, namespace: &str, name: &str, sandbox: &Value) -> (Workspace, Value) {
     let workspace = Workspace::new(cluster, namespace, name);
     workspace.apply(&spec(sandbox)).await.unwrap();
-    let object = workspace.wait_for("Ready", "True", Some("Running")).await.unwrap();
+    workspace.wait_for("Ready", "True", Some("Running")).await.unwrap();
+    let object = workspace.wait_for("SandboxReady", "True", None).await.unwrap();
     (workspace, object)
 }
 

@@ -35,6 +35,10 @@ fn a_start_takes_six_writes_and_four_decisions() {
     );
     // 3: Ready; the server is asked once and the status written once
     observed.pod = Seen::Ours(ready(pending_pod(&observed, "pod-1", at(0)), at(2)));
+    // what a probe met before the pod was Ready says nothing of it now
+    let unreachable = vec![ReadinessReason::Unreachable];
+    observed.agent_readiness =
+        Some(AgentReadiness { reasons: unreachable, isolation: None, ..healthy("pod-1", at(1)) });
     assert_eq!(
         decide(&observed, at(2)).look_up,
         [LookUp::AgentReadiness { pod_uid: "pod-1".to_owned(), ip: "10.1.2.3".to_owned() }]
