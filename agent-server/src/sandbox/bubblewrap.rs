@@ -21,10 +21,11 @@ use super::{IsolationKind, Network, SandboxError, system_folders};
 pub const ROOT: &str = "/workspace";
 /// `--size` came with it.
 const OLDEST: (u32, u32) = (0, 7);
-/// Share of the memory of commands, in percent, that files in `/tmp` may take; they count as memory.
-const TEMPORARY_SHARE_PERCENT: u64 = 25;
-/// Where the machine does not tell its memory: 1 GiB.
-const TEMPORARY_BYTES: u64 = 1 << 30;
+/// Folders whose files count as memory, and the share of the memory of commands, in percent, that each may take. Together
+/// a quarter: what commands may use is 75 % of the container's memory, so with them it stays below all of it.
+const TEMPORARY_FOLDERS: [(&str, u64); 3] = [("/tmp", 15), ("/var/tmp", 5), ("/dev/shm", 5)];
+/// Where the machine does not tell its memory: 4 GiB.
+const MEMORY_BYTES: u64 = 4 << 30;
 /// `bwrap --version` answers at once; a machine that swaps may take seconds.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -134,7 +135,10 @@ fn find(settings: &LocalSettings) -> Result<PathBuf, SandboxError> {
 
 /// `bubblewrap 0.8.0`, refused if it is too old.
 async fn version(program: &Path) -> Result<String, SandboxError> {
-    let unavailable = |what: &str| SandboxError::Unavailable(format!("{} --version: {what}", program.display()));
+    let unavailable = |what: &str| {
+        let remedy = "install the package `bubblewrap` anew or use another mode";
+        SandboxError::Unavailable(format!("{} --version: {what}; {remedy}", program.display()))
+    };
     let mut command = tokio::process::Command::new(program);
     command.arg("--version").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let supervisor = super::strays::start_supervisor(&mut command).map_err(|error| unavailable(&error.to_string()))?;
@@ -200,11 +204,13 @@ fn arguments(settings: &LocalSettings, network: Network, processes: Processes) -
         Processes::Empty => list.add(["--perms", "0555", "--tmpfs", "/proc", "--remount-ro", "/proc"]),
     }
     list.add(["--dev", "/dev"]);
-    let memory = settings.limits.workspace.memory_bytes.map(|bytes| bytes / 100 * TEMPORARY_SHARE_PERCENT);
-    let size = memory.unwrap_or(TEMPORARY_BYTES).to_string();
-    for folder in ["/tmp", "/var/tmp"] {
+    let memory = settings.limits.workspace.memory_bytes.unwrap_or(MEMORY_BYTES);
+    for (folder, percent) in TEMPORARY_FOLDERS {
+        let size = (memory / 100 * percent).to_string();
         list.add(["--size", &size, "--perms", "1777", "--tmpfs", folder]);
     }
+    // It is memory too, and bubblewrap gives it no size.
+    list.add(["--remount-ro", "/dev"]);
     list.add_paths("--ro-bind", &settings.program, Path::new(holder::PROGRAM));
     for path in settings.readable.iter().filter(|path| path.exists()) {
         list.add_paths("--ro-bind", path, path);

@@ -37,7 +37,7 @@ pub struct Process {
 pub struct Usage {
     /// Processes.
     pub processes: usize,
-    /// Private resident memory in bytes: pages that are not shared with a file or another process.
+    /// Resident memory in bytes that the tree alone has: what is not of a file, and of shared memory its share.
     pub memory_bytes: u64,
 }
 
@@ -199,17 +199,28 @@ impl ProcessTable {
         Some(children)
     }
 
+    /// Shared memory that several processes have mapped is divided among them. The kernel divides it only for those who may
+    /// look into the process; one that forbids that, or has little of it, is charged with all that it has mapped.
     fn private_memory(&self, id: TableId) -> u64 {
-        let Ok(text) = self.read(&format!("{id}/statm")) else { return 0 };
-        let mut pages = text.split_whitespace().skip(1).map(|word| word.parse::<u64>().unwrap_or(0));
-        let (resident, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
-        resident.saturating_sub(shared) * rustix::param::page_size() as u64
+        let Ok(status) = self.read(&format!("{id}/status")) else { return 0 };
+        let (private, shared) = (kibibytes(&status, "RssAnon:"), kibibytes(&status, "RssShmem:"));
+        let share = if shared < DIVIDED_FROM_KIBIBYTES {
+            None
+        } else {
+            let rollup = self.read(&format!("{id}/smaps_rollup")).unwrap_or_default();
+            rollup.contains("Pss_Shmem:").then(|| kibibytes(&rollup, "Pss_Shmem:"))
+        };
+        (private + share.unwrap_or(shared)) << 10
     }
 
     fn stat(&self, id: TableId) -> Option<Process> {
         parse_stat(id, &self.read(&format!("{id}/stat")).ok()?)
     }
 }
+
+/// Dividing costs the kernel a walk over all pages of the process. What is below this in each of 512 processes is too
+/// little to matter.
+const DIVIDED_FROM_KIBIBYTES: u64 = 1024;
 
 /// The kernel gives at most a page at a time; growing towards it from the default of 32 bytes would be many calls.
 const READ_AT_ONCE: usize = 4096;
@@ -249,6 +260,12 @@ fn numbers<'status>(status: &'status str, field: &'static str) -> impl Iterator<
     line.split_whitespace().map(|word| word.parse().unwrap_or(0))
 }
 
+/// A figure in kB of `status` or `smaps_rollup`; 0 where it is not there, as in the status of a dead process.
+fn kibibytes(text: &str, field: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse().unwrap_or(0)
+}
+
 /// Whether any process of the machine or container has this among its arguments.
 pub fn runs_with_argument(argument: &str) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else { return false };
@@ -286,6 +303,13 @@ mod tests {
         let status = "Name:\tx\nPid:\t70\nNSpid:\t70\t9\t1\nNSpgid:\t70\t9\t0\n";
         assert_eq!(numbers(status, "NSpid:").collect::<Vec<_>>(), [70, 9, 1]);
         assert_eq!(numbers(status, "NSsid:").count(), 0);
+    }
+
+    #[test]
+    fn figures_of_memory_are_read_in_kibibytes() {
+        let status = "VmRSS:\t    3000 kB\nRssAnon:\t     120 kB\nRssShmem:\t       8 kB\n";
+        let read = ["RssAnon:", "RssShmem:", "VmSwap:"].map(|field| kibibytes(status, field));
+        assert_eq!(read, [120, 8, 0]);
     }
 
     #[test]

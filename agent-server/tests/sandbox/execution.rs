@@ -214,6 +214,27 @@ async fn all_commands_together_have_limits_too(mode: Mode) {
     assert_eq!(collect(small).await.0.outcome, ExecOutcome::Stopped);
 }
 
+/// Memory of a kind that no process has for itself, and one that its owner forbids to look into.
+async fn shared_memory_counts_once(mode: Mode) {
+    let place = Place::new();
+    let sandbox = place.sandbox(mode).await;
+    let take = |mebibytes: usize, then: &str| {
+        format!(
+            "python3 -c 'import ctypes, mmap, os, time; m = mmap.mmap(-1, {mebibytes} << 20); \
+             [m.__setitem__(i, 1) for i in range(0, {mebibytes} << 20, 4096)]; {then}'"
+        )
+    };
+    let hide = "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); time.sleep(60)";
+    for then in ["time.sleep(60)", hide] {
+        let (finished, _) = run_request(&sandbox, request(&take(600, then))).await;
+        assert_eq!(finished.outcome, ExecOutcome::LimitExceeded("more than 512 MiB of memory".into()));
+    }
+    // Four processes that have the same 200 MiB mapped, for longer than memory is looked at.
+    let together = "os.fork(); os.fork(); sum(m[i] for i in range(0, 200 << 20, 4096)); time.sleep(1)";
+    let (finished, _) = run_request(&sandbox, request(&take(200, together))).await;
+    assert_eq!(finished.outcome, ExecOutcome::Exited(0), "{finished:?}");
+}
+
 async fn a_server_in_the_background_is_reached_by_the_next_command(mode: Mode) {
     let place = Place::new();
     std::fs::write(place.workspace().join("page"), "hello\n").unwrap();
@@ -289,6 +310,7 @@ in_every_mode!(
     many_commands_at_once_all_end_well,
     a_limit_that_is_hit_is_named,
     all_commands_together_have_limits_too,
+    shared_memory_counts_once,
     a_server_in_the_background_is_reached_by_the_next_command,
     ordinary_tools_work,
     a_workspace_of_any_name_works,

@@ -50,10 +50,15 @@ async fn a_full_tmp_is_an_ordinary_error() {
     let mut settings = place.settings(Mode::Bubblewrap);
     settings.limits.workspace.memory_bytes = Some(64 << 20);
     let sandbox = start(Mode::Bubblewrap, settings, Network::Inherit).await.unwrap();
-    let finished =
-        run(&sandbox, "head -c 20M /dev/zero > /tmp/large; echo $?; rm /tmp/large; echo x > /tmp/small").await;
-    assert_eq!(finished.stdout, "1\n");
-    assert!(finished.stderr.contains("No space left"), "{finished:?}");
+    for folder in ["/tmp", "/var/tmp", "/dev/shm"] {
+        let fill = format!("cd {folder}; head -c 20M /dev/zero > large; echo $?; rm large; echo x > small");
+        let finished = run(&sandbox, &fill).await;
+        assert_eq!(finished.stdout, "1\n", "{finished:?}");
+        assert!(finished.stderr.contains("No space left"), "{finished:?}");
+    }
+    let refused =
+        run(&sandbox, "head -c 20M /dev/zero > /dev/large; mkdir /dev/folder; echo x > /dev/null; ls /dev/ptmx").await;
+    assert_eq!((refused.stdout.as_str(), refused.stderr.lines().count()), ("/dev/ptmx\n", 2), "{refused:?}");
 }
 
 #[tokio::test]
