@@ -85,7 +85,12 @@ pub(super) async fn isolated(
         // The address is one for documentation; opening sends nothing and needs only a route and a socket.
         tries.push(("reaching the network".into(), ": > /dev/udp/192.0.2.1/9".into()));
     }
-    let answers = try_from_inside(sandbox, tries).await?;
+    let answers = try_from_inside(sandbox, tries).await.map_err(|error| match error {
+        SandboxError::Spawn(words) => {
+            SandboxError::Unavailable(format!("{kind:?}: no command can be started here: {words}; use another mode"))
+        }
+        other => other,
+    })?;
     let broken = answers.iter().find(|(what, possible)| *possible && (signals_are_scoped || what != SIGNAL));
     if let Some((what, _)) = broken {
         let message = format!("{kind:?} does not hold here: {what} is possible from inside; use another mode");

@@ -182,7 +182,7 @@ fn what_a_lost_supervisor_leaves_behind_is_ended() {
     ]));
 }
 
-fn expect_one_pass(command: &mut Command) {
+pub fn expect_one_pass(command: &mut Command) {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");

@@ -5,5 +5,7 @@
 mod conformance;
 mod execution;
 mod isolation;
+mod lost_server;
 mod place;
 mod selection;
+mod unavailable;

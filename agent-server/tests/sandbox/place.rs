@@ -1,7 +1,7 @@
 //! A sandbox over fresh folders, and running one command in it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_server::sandbox::environment::CommandEnvironment;
@@ -45,7 +45,11 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("sandbox-test-").tempdir_in("/var/tmp").unwrap();
+        Self::within(Path::new("/var/tmp"))
+    }
+
+    pub fn within(folder: &Path) -> Self {
+        let folder = tempfile::Builder::new().prefix("sandbox-test-").tempdir_in(folder).unwrap();
         for name in ["workspace", "state", "home"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
