@@ -42,6 +42,16 @@ const RULES: &[Rule] = &[
         rule: "!has(self.fileSize) || quantity(string(self.fileSize)).compareTo(quantity('4Ki')) >= 0",
         message: "spec.sandbox.limits.fileSize must be at least 4Ki",
     },
+    Rule {
+        path: &["spec", "sandbox", "limits"],
+        rule: "!has(self.workspaceMemory) || quantity(string(self.workspaceMemory)).compareTo(quantity('16Mi')) >= 0",
+        message: "spec.sandbox.limits.workspaceMemory must be at least 16Mi",
+    },
+    Rule {
+        path: &["spec"],
+        rule: "!has(self.libraries) || !has(self.libraries.python) || self.libraries.python.size() == 0 || !has(self.sandbox) || !has(self.sandbox.network) || self.sandbox.network == 'Inherit' || has(self.template)",
+        message: "spec.libraries are installed by a command, which spec.sandbox.network: Isolated keeps from every index: bring them by spec.template with a pip.conf that names their folder, or use Inherit",
+    },
 ];
 
 /// How the agent's commands are run.
@@ -67,7 +77,7 @@ pub struct Sandbox {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub env: Vec<EnvironmentVariable>,
-    /// What a command may use.
+    /// What a command, and all commands together, may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<SandboxLimits>,
 }
@@ -112,7 +122,7 @@ pub enum OnUnavailable {
     Degrade,
 }
 
-/// What a command may use.
+/// What a command, and all commands together, may use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxLimits {
@@ -124,6 +134,14 @@ pub struct SandboxLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 16, max = 32768))]
     pub processes: Option<i32>,
+    /// Memory of all commands together; one command never gets more than that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "quantity::quantity")]
+    pub workspace_memory: Option<Quantity>,
+    /// Processes of all commands together; one command never gets more than that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 131_072))]
+    pub workspace_processes: Option<i32>,
     /// Largest file that a command may write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "quantity::quantity")]

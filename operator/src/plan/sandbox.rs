@@ -85,6 +85,17 @@ impl Sandbox {
         })
     }
 
+    /// Libraries are installed by a command. Without a network they can only come from files, and a workspace gets those by
+    /// its template.
+    pub(super) fn admits_libraries(&self, libraries: &[String], has_template: bool) -> Result<(), Invalid> {
+        if !self.isolated || libraries.is_empty() || has_template {
+            return Ok(());
+        }
+        Err(Invalid::spec(
+            "spec.libraries are installed by a command, which spec.sandbox.network: Isolated keeps from every index: bring them by spec.template with a pip.conf that names their folder, or use Inherit",
+        ))
+    }
+
     /// The server's environment for it.
     pub(super) fn environment(&self) -> BTreeMap<String, String> {
         let mode = match self.mode {
@@ -208,6 +219,11 @@ fn limits(raw: SandboxLimits) -> Result<BTreeMap<&'static str, String>, Invalid>
     let set = [
         ("BORING_AGENT_LIMIT_MEMORY_BYTES", bytes("memory", raw.memory, LEAST_MEMORY)?),
         ("BORING_AGENT_LIMIT_FILE_SIZE_BYTES", bytes("fileSize", raw.file_size, LEAST_BYTES)?),
+        ("BORING_AGENT_LIMIT_WORKSPACE_MEMORY_BYTES", bytes("workspaceMemory", raw.workspace_memory, LEAST_MEMORY)?),
+        (
+            "BORING_AGENT_LIMIT_WORKSPACE_PROCESSES",
+            number("workspaceProcesses", raw.workspace_processes.map(i64::from))?,
+        ),
         ("BORING_AGENT_LIMIT_PROCESSES", number("processes", raw.processes.map(i64::from))?),
         ("BORING_AGENT_LIMIT_OUTPUT_BYTES", number("outputBytes", raw.output_bytes)?),
         ("BORING_AGENT_LIMIT_TIMEOUT_SECONDS", number("timeoutSeconds", raw.timeout_seconds.map(i64::from))?),

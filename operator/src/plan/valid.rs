@@ -144,6 +144,9 @@ impl Valid {
         if model.provider == Some(ModelProvider::Openai) && model.id.is_none() {
             return Err(Invalid::spec("spec.agent.model.id is needed with provider openai"));
         }
+        let sandbox = Sandbox::parse(config, spec.sandbox.unwrap_or_default())?;
+        let python_libraries = provisioning::python_libraries(spec.libraries.unwrap_or_default())?;
+        sandbox.admits_libraries(&python_libraries, spec.template.is_some())?;
         Ok(Self {
             name: workspace.name.clone(),
             namespace: workspace.namespace.clone(),
@@ -161,11 +164,11 @@ impl Valid {
             env: environment(agent.env)?,
             requests,
             limits,
-            sandbox: Sandbox::parse(config, spec.sandbox.unwrap_or_default())?,
+            sandbox,
             storage,
             life: Life::parse(&workspace.spec)?,
             template: spec.template.map(|raw| TemplateSource::parse(config, raw)).transpose()?,
-            python_libraries: provisioning::python_libraries(spec.libraries.unwrap_or_default())?,
+            python_libraries,
             settings: agent.settings_ref.map(|raw| provisioning::settings(config, raw)).transpose()?,
             node_selector: scheduling.node_selector,
             tolerations: scheduling.tolerations,

@@ -65,6 +65,13 @@ async fn each_rule_refuses_what_it_is_for_with_its_message() {
         (json!({"lifecycle": {"schedules": [{"name": "day"}]}}), "a schedule has"),
         (json!({"agent": {"env": [{"name": "OPENAI_API_KEY_FILE", "value": "x"}]}}), "names that begin"),
         (json!({"agent": {"model": {"provider": "openai"}}}), "spec.agent.model.id is needed"),
+        (json!({"sandbox": {"network": "Isolated"}}), "spec.sandbox.network: Isolated needs"),
+        (json!({"sandbox": {"mode": "Landlock", "onUnavailable": "Degrade"}}), "spec.sandbox.onUnavailable"),
+        (json!({"sandbox": {"limits": {"workspaceMemory": "1Mi"}}}), "spec.sandbox.limits.workspaceMemory"),
+        (
+            json!({"sandbox": {"mode": "Landlock", "network": "Isolated"}, "libraries": {"python": ["pandas"]}}),
+            "spec.libraries are installed",
+        ),
         (json!({"template": {}}), "spec.template needs either"),
         (json!({"template": {"image": "registry/x"}}), "spec.template needs either"),
         (json!({"template": {"path": "/x"}}), "spec.template needs either"),

@@ -31,6 +31,7 @@ fn full_spec() -> AgentWorkspaceSpec {
             "env": [{"name": "GREETING", "value": "hello"}],
             "limits": {
                 "memory": "1Gi", "processes": 100, "fileSize": "1Gi", "outputBytes": 100_000, "timeoutSeconds": 60,
+                "workspaceMemory": "1Gi", "workspaceProcesses": 200,
             },
         },
         "storage": {"ephemeral": {"sizeLimit": "1Gi"}},
@@ -83,6 +84,8 @@ fn every_variable_that_the_operator_renders_is_one_that_the_server_knows() {
         "BORING_AGENT_LIMIT_OUTPUT_BYTES",
         "BORING_AGENT_LIMIT_PROCESSES",
         "BORING_AGENT_LIMIT_TIMEOUT_SECONDS",
+        "BORING_AGENT_LIMIT_WORKSPACE_MEMORY_BYTES",
+        "BORING_AGENT_LIMIT_WORKSPACE_PROCESSES",
         "BORING_AGENT_METRICS_PORT",
         "BORING_AGENT_MODE",
         "BORING_AGENT_MODEL",

@@ -52,6 +52,7 @@ fn each_mode_renders_what_it_needs_and_nothing_else() {
             "env": [{"name": "PRICE", "value": "$5"}],
             "limits": {
                 "memory": "1Gi", "processes": 100, "fileSize": "1M", "outputBytes": 100_000, "timeoutSeconds": 60,
+                "workspaceMemory": "1536Mi", "workspaceProcesses": 200,
             },
         })),
         json!({
@@ -60,6 +61,7 @@ fn each_mode_renders_what_it_needs_and_nothing_else() {
                 "MODE": "bubblewrap", "SANDBOX_ON_UNAVAILABLE": "degrade", "COMMAND_VARIABLE_PRICE": "$$5",
                 "LIMIT_MEMORY_BYTES": "1073741824", "LIMIT_PROCESSES": "100", "LIMIT_FILE_SIZE_BYTES": "1000000",
                 "LIMIT_OUTPUT_BYTES": "100000", "LIMIT_TIMEOUT_SECONDS": "60",
+                "LIMIT_WORKSPACE_MEMORY_BYTES": "1610612736", "LIMIT_WORKSPACE_PROCESSES": "200",
             },
         })
     );
@@ -81,11 +83,31 @@ fn what_does_not_fit_together_is_refused() {
         json!({"limits": {"memory": "1Mi"}}),
         json!({"limits": {"fileSize": "much"}}),
         json!({"limits": {"processes": 1}}),
+        json!({"limits": {"workspaceMemory": "1Mi"}}),
+        json!({"limits": {"workspaceProcesses": 1}}),
     ];
     for value in cases {
         let parsed = Valid::parse(&config(), &fresh(json!({"sandbox": value})).workspace);
         assert_eq!(parsed.expect_err("refused").reason, Reason::InvalidSpec, "{value}");
     }
+}
+
+#[test]
+fn libraries_that_no_command_could_fetch_are_refused() {
+    let parsed = |network: &str, template: &Value| {
+        let mut spec = json!({
+            "sandbox": {"mode": "Landlock", "network": network}, "libraries": {"python": ["pandas"]},
+        });
+        if !template.is_null() {
+            spec["template"] = template.clone();
+        }
+        Valid::parse(&config(), &fresh(spec).workspace)
+    };
+    let refused = parsed("Isolated", &Value::Null).expect_err("refused");
+    assert_eq!(refused.reason, Reason::InvalidSpec);
+    assert!(refused.message.contains("spec.sandbox.network: Isolated"), "{refused}");
+    parsed("Inherit", &Value::Null).expect("fetched");
+    parsed("Isolated", &json!({"configMapName": "agent-wheels"})).expect("brought along");
 }
 
 #[test]
