@@ -20,6 +20,7 @@ pub mod in_use;
 pub mod index;
 mod line;
 pub mod notice;
+mod own_line;
 pub mod queue;
 mod recording;
 mod recover;

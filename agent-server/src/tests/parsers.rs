@@ -143,6 +143,7 @@ fn chat_bodies_read_whole_and_in_pieces_are_the_same() {
 fn session_files() {
     fuzz("session-file", |input| {
         let read = Transcript::read(input);
+        assert_eq!(read, Transcript::read_generally(input), "our own lines are read as all others");
         let sound = usize::try_from(read.sound_bytes).expect("small");
         assert!(sound <= input.len());
         assert_eq!(Transcript::read(&input[..sound]), read, "a torn tail changes nothing");

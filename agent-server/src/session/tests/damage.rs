@@ -18,6 +18,7 @@ fn a_file_with_any_one_byte_changed_reads_as_a_sound_session() {
             let mut bytes = MINIMAL.to_vec();
             bytes[at] = byte;
             let read = Transcript::read(&bytes);
+            assert_eq!(read, Transcript::read_generally(&bytes), "byte {at} as {byte}");
             let shown = history::messages(&read.transcript);
             assert_eq!(read.transcript.message_count(), shown.len(), "byte {at} as {byte}");
             let found = conversation(&read.transcript, "anthropic", "claude-x", &|_| None);
@@ -32,6 +33,17 @@ fn a_file_with_any_one_byte_changed_reads_as_a_sound_session() {
                 assert!(again.id == entry.id && (again.kind == entry.kind || matches!(entry.kind, Kind::Other { .. })));
             }
         }
+    }
+}
+
+#[test]
+fn a_file_cut_at_any_byte_reads_the_same_both_ways_and_shows_the_messages_of_its_whole_lines() {
+    for cut in 0..=MINIMAL.len() {
+        let read = Transcript::read(&MINIMAL[..cut]);
+        assert_eq!(read, Transcript::read_generally(&MINIMAL[..cut]), "cut at {cut}");
+        let sound = usize::try_from(read.sound_bytes).expect("small");
+        let whole = Transcript::read(&MINIMAL[..sound]);
+        assert_eq!(history::messages(&read.transcript), history::messages(&whole.transcript), "cut at {cut}");
     }
 }
 
