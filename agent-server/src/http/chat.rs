@@ -21,6 +21,7 @@ use super::openapi::ErrorBody;
 use crate::harness::AbortReason;
 use crate::llm::{KeyState, ThinkingLevel};
 use crate::session::error::SessionError;
+use crate::session::history::Window;
 use crate::session::ids;
 use crate::session::submit::{Choice, Submission, Trigger};
 use crate::session::user_message::UserMessage;
@@ -211,15 +212,10 @@ async fn messages(
     Query(query): Query<MessagesQuery>,
 ) -> ApiResult<axum::Json<Messages>> {
     let partial = query.partial.is_some_and(|partial| partial == "1" || partial == "true");
-    let mut messages = app.sessions.messages(&session_id, partial).await?;
-    if let Some(before) = query.before {
-        let Some(end) = messages.iter().position(|message| message["id"] == *before) else {
-            return Err(ApiError::invalid_field("before", "this session has no such message"));
-        };
-        messages.truncate(end);
-    }
-    let skip = query.limit.map_or(0, |limit| messages.len().saturating_sub(limit));
-    Ok(axum::Json(Messages { has_more: skip > 0, messages: messages.split_off(skip) }))
+    let window = Window { before: query.before, limit: query.limit };
+    let page = app.sessions.page(&session_id, partial, window).await?;
+    let page = page.ok_or_else(|| ApiError::invalid_field("before", "this session has no such message"))?;
+    Ok(axum::Json(Messages { messages: page.messages, has_more: page.has_more }))
 }
 
 /// Accepts a client's own snapshot. The server keeps its own history, so nothing of it is stored.

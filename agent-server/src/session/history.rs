@@ -25,14 +25,92 @@ pub struct Shown {
     pub turn_id: Option<String>,
 }
 
-#[derive(Default)]
-struct Group<'a> {
-    entries: Vec<&'a Entry>,
-    begun: Option<&'a TurnData>,
+/// Which messages are asked for; of an empty window all.
+#[derive(Debug, Clone, Default)]
+pub struct Window {
+    /// Only those before this message.
+    pub before: Option<String>,
+    /// At most this many, the newest.
+    pub limit: Option<usize>,
+}
+
+/// Messages, oldest first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page {
+    /// UI messages.
+    pub messages: Vec<Value>,
+    /// Whether there are older ones.
+    pub has_more: bool,
+}
+
+/// A message that is not made yet: a page of a long session makes only its own.
+enum Outline<'a> {
+    User { entry: &'a Entry, content: &'a [Block], turn: Option<&'a TurnData> },
+    Assistant { entries: Vec<&'a Entry>, turn: Option<&'a TurnData> },
+}
+
+impl Outline<'_> {
+    fn id(&self) -> &str {
+        match self {
+            Self::User { entry, turn, .. } => user_id(entry, *turn),
+            Self::Assistant { entries, turn } => assistant_id(entries, *turn),
+        }
+    }
+
+    /// Turn of an assistant message.
+    fn turn_id(&self) -> Option<&str> {
+        match self {
+            Self::User { .. } => None,
+            Self::Assistant { turn, .. } => turn.map(|turn| &*turn.turn_id),
+        }
+    }
+
+    fn message(&self) -> Value {
+        match self {
+            Self::User { entry, content, turn } => user_message(entry, content, *turn),
+            Self::Assistant { entries, turn } => assistant_message(entries, *turn),
+        }
+    }
 }
 
 /// The active branch as clients assembled it. A turn without an end is left out.
 pub fn messages(transcript: &Transcript) -> Vec<Shown> {
+    let shown =
+        |outline: &Outline<'_>| Shown { message: outline.message(), turn_id: outline.turn_id().map(str::to_owned) };
+    outlines(transcript).iter().map(shown).collect()
+}
+
+/// A part of [`messages`]. `running` is the message of the turn that runs; it comes last, unless the branch has it
+/// already: between the end line and the release of a turn both are there. `None` when the window's message is unknown.
+pub fn page(transcript: &Transcript, window: &Window, running: Option<Shown>) -> Option<Page> {
+    let mut outlines = outlines(transcript);
+    let mut running = running
+        .filter(|running| outlines.iter().all(|outline| outline.turn_id() != running.turn_id.as_deref()))
+        .map(|running| running.message);
+    if let Some(before) = &window.before {
+        match outlines.iter().position(|outline| outline.id() == before) {
+            Some(end) => {
+                outlines.truncate(end);
+                running = None;
+            }
+            None => drop(running.take().filter(|message| message["id"] == **before)?),
+        }
+    }
+    let count = outlines.len() + usize::from(running.is_some());
+    let skipped = window.limit.map_or(0, |limit| count.saturating_sub(limit));
+    let messages = outlines.iter().map(Outline::message);
+    // With a limit of nothing the running message is left out too.
+    let messages = if skipped > outlines.len() { Vec::new() } else { messages.skip(skipped).chain(running).collect() };
+    Some(Page { messages, has_more: skipped > 0 })
+}
+
+#[derive(Default)]
+struct Group<'a> {
+    entries: Vec<&'a Entry>,
+    begun: bool,
+}
+
+fn outlines(transcript: &Transcript) -> Vec<Outline<'_>> {
     let branch = transcript.branch();
     let starts: HashMap<&str, &TurnData> = branch
         .iter()
@@ -41,29 +119,28 @@ pub fn messages(transcript: &Transcript) -> Vec<Shown> {
             _ => None,
         })
         .collect();
-    let mut shown = Vec::new();
+    let mut outlines = Vec::new();
     let mut group = Group::default();
-    for entry in &branch {
+    for entry in branch {
         match &entry.kind {
             Kind::User { content } => {
-                flush(&mut group, &mut shown);
-                shown.push(user_message(entry, content, starts.get(&*entry.id).copied()));
+                flush(&mut group, &mut outlines);
+                outlines.push(Outline::User { entry, content, turn: starts.get(&*entry.id).copied() });
             }
             Kind::Assistant(_) | Kind::ToolResult(_) => group.entries.push(entry),
             Kind::Turn(turn) if turn.status == TurnStatus::Running => {
-                flush(&mut group, &mut shown);
-                group.begun = Some(turn);
+                flush(&mut group, &mut outlines);
+                group.begun = true;
             }
             Kind::Turn(turn) => {
-                let message = assistant_message(&group.entries, Some(turn));
-                shown.push(Shown { message, turn_id: Some(turn.turn_id.clone()) });
-                group = Group::default();
+                let entries = std::mem::take(&mut group).entries;
+                outlines.push(Outline::Assistant { entries, turn: Some(turn) });
             }
             _ => {}
         }
     }
-    flush(&mut group, &mut shown);
-    shown
+    flush(&mut group, &mut outlines);
+    outlines
 }
 
 /// The message of an ended turn on any branch, with the line that ends it.
@@ -75,14 +152,23 @@ pub fn turn_message(transcript: &Transcript, turn_id: &str) -> Option<(Value, Tu
 }
 
 /// Ends a group without a turn line: messages of other programs. A turn of ours that runs has no message yet.
-fn flush(group: &mut Group<'_>, shown: &mut Vec<Shown>) {
-    let group = std::mem::take(group);
-    if group.begun.is_none() && !group.entries.is_empty() {
-        shown.push(Shown { message: assistant_message(&group.entries, None), turn_id: None });
+fn flush<'a>(group: &mut Group<'a>, outlines: &mut Vec<Outline<'a>>) {
+    let Group { entries, begun } = std::mem::take(group);
+    if !begun && !entries.is_empty() {
+        outlines.push(Outline::Assistant { entries, turn: None });
     }
 }
 
-fn user_message(entry: &Entry, content: &[Block], turn: Option<&TurnData>) -> Shown {
+fn user_id<'a>(entry: &'a Entry, turn: Option<&'a TurnData>) -> &'a str {
+    turn.map_or(&entry.id, |turn| &turn.user_message_id)
+}
+
+fn assistant_id<'a>(entries: &[&'a Entry], turn: Option<&'a TurnData>) -> &'a str {
+    let first = entries.first().map(|entry| entry.id.as_str()).unwrap_or_default();
+    turn.map_or(first, |turn| &turn.message_id)
+}
+
+fn user_message(entry: &Entry, content: &[Block], turn: Option<&TurnData>) -> Value {
     let parts = turn.and_then(|turn| turn.user_parts.clone()).unwrap_or_else(|| {
         content
             .iter()
@@ -98,12 +184,11 @@ fn user_message(entry: &Entry, content: &[Block], turn: Option<&TurnData>) -> Sh
             })
             .collect()
     });
-    let id = turn.map_or(&entry.id, |turn| &turn.user_message_id);
-    let mut message = json!({"id": id, "role": "user", "parts": parts});
+    let mut message = json!({"id": user_id(entry, turn), "role": "user", "parts": parts});
     if let Some(metadata) = turn.and_then(|turn| turn.user_metadata.clone()) {
         message["metadata"] = metadata;
     }
-    Shown { message, turn_id: None }
+    message
 }
 
 /// The same message that the fold over the turn's chunks gives, but for ids of reasoning parts of other programs.
@@ -128,9 +213,8 @@ pub fn assistant_message(entries: &[&Entry], turn: Option<&TurnData>) -> Value {
     for data in turn.map(|turn| &turn.data_parts[..]).unwrap_or_default() {
         place(&mut parts, data.after, data.part.clone());
     }
-    let first = entries.first().map(|entry| entry.id.as_str()).unwrap_or_default();
     json!({
-        "id": turn.map_or(first, |turn| &turn.message_id),
+        "id": assistant_id(entries, turn),
         "role": "assistant",
         "metadata": turn.map(|turn| turn.metadata.clone()).unwrap_or_default(),
         "parts": parts,
@@ -238,5 +322,46 @@ mod tests {
                 {"type": "text", "text": "All tests pass.", "state": "done"},
             ])
         );
+    }
+
+    /// What a page is made of, taken from all messages.
+    fn part(mut all: Vec<Value>, before: Option<&str>, limit: Option<usize>) -> Option<Page> {
+        if let Some(before) = before {
+            all.truncate(all.iter().position(|message| message["id"] == before)?);
+        }
+        let skipped = limit.map_or(0, |limit| all.len().saturating_sub(limit));
+        Some(Page { messages: all.split_off(skipped), has_more: skipped > 0 })
+    }
+
+    #[test]
+    fn a_page_is_the_same_part_of_all_messages_for_every_window() {
+        let minimal = include_str!("../../tests/fixtures/minimal-session.jsonl");
+        let foreign =
+            r#"{"type":"message","id":"f1","parentId":"e5f6a7b8","message":{"role":"assistant","content":[]}}"#;
+        let open =
+            r#"{"type":"custom","id":"f2","parentId":"f1","customType":"boring-agent/turn","data":{"turnId":"t2",
+            "messageId":"m2","userMessageId":"u2","status":"running"}}"#
+                .replace('\n', "");
+        let read = Transcript::read(format!("{minimal}{foreign}\n{open}\n").as_bytes());
+        let all: Vec<Value> = messages(&read.transcript).into_iter().map(|shown| shown.message).collect();
+        assert_eq!(all.len(), 3);
+        let running = Shown { message: json!({"id": "m2", "parts": []}), turn_id: Some("t2".into()) };
+        let known = Shown { message: json!({"id": "other"}), turn_id: Some("turn_01J9ZK3QW7".into()) };
+        let mut ids: Vec<Option<String>> =
+            all.iter().map(|message| message["id"].as_str().map(str::to_owned)).collect();
+        ids.extend([None, Some("m2".into()), Some("unknown".into())]);
+        for running in [None, Some(running), Some(known)] {
+            let mut shown = all.clone();
+            shown.extend(
+                running.iter().filter(|shown| shown.turn_id.as_deref() == Some("t2")).map(|s| s.message.clone()),
+            );
+            for before in &ids {
+                for limit in [None, Some(0), Some(1), Some(2), Some(3), Some(4), Some(9)] {
+                    let window = Window { before: before.clone(), limit };
+                    let expected = part(shown.clone(), before.as_deref(), limit);
+                    assert_eq!(page(&read.transcript, &window, running.clone()), expected, "{window:?} {running:?}");
+                }
+            }
+        }
     }
 }

@@ -49,6 +49,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::attachments::Attachments;
 use self::error::SessionError;
+use self::history::{Page, Window};
 use self::in_use::{ActiveTurn, Disk, Places, Session};
 use self::index::{Index, Record};
 use self::notice::Notice;
@@ -284,15 +285,20 @@ impl Sessions {
 
     /// The messages as clients assembled them; `partial` adds the message of the running turn.
     pub async fn messages(self: &Arc<Self>, id: &str, partial: bool) -> Result<Vec<Value>, SessionError> {
-        let mut messages = self.read(id, history::messages).await?;
-        let active = self.active(id);
-        // Between the end line and the release of the turn both are there.
-        let running =
-            active.filter(|turn| partial && messages.iter().all(|m| m.turn_id.as_ref() != Some(&turn.turn_id)));
-        if let Some(turn) = running {
-            messages.push(history::Shown { message: turn.message(), turn_id: Some(turn.turn_id.clone()) });
-        }
-        Ok(messages.into_iter().map(|shown| shown.message).collect())
+        let page = self.page(id, partial, Window::default()).await?;
+        Ok(page.map(|page| page.messages).unwrap_or_default())
+    }
+
+    /// A part of the messages; `None` when the window's message is unknown.
+    pub async fn page(self: &Arc<Self>, id: &str, partial: bool, window: Window) -> Result<Option<Page>, SessionError> {
+        let (sessions, name) = (Arc::clone(self), id.to_owned());
+        let page = move |transcript: &Transcript| {
+            let running = sessions.active(&name).filter(|_| partial);
+            let running =
+                running.map(|turn| history::Shown { message: turn.message(), turn_id: Some(turn.turn_id.clone()) });
+            history::page(transcript, &window, running)
+        };
+        self.read(id, page).await
     }
 
     /// The session file as it is.
