@@ -114,16 +114,19 @@ async fn list(State(app): State<AppState>, Query(query): Query<ListQuery>) -> Ap
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(ApiError::invalid_field("limit", format!("1 to {MAX_PAGE}")));
     }
-    let after = query.cursor.as_deref().map(parse_cursor).transpose()?;
+    if let Some(cursor) = &query.cursor {
+        parse_cursor(cursor)?;
+    }
     let words = query.q.unwrap_or_default().to_lowercase();
-    let mut records = app.sessions.list().await?;
-    records.retain(|record| {
-        let behind = after.as_ref().is_none_or(|after| (record.updated_at.as_str(), record.id.as_str()) < *after);
-        behind
+    let wanted = move |record: &Record| {
+        let after = query.cursor.as_deref().and_then(|cursor| cursor.split_once('~'));
+        after.is_none_or(|after| (record.updated_at.as_str(), record.id.as_str()) < after)
             && (words.is_empty()
                 || record.title.to_lowercase().contains(&words)
                 || record.id.to_lowercase().contains(&words))
-    });
+    };
+    // One more tells whether there is another page.
+    let mut records = app.sessions.list(limit + 1, wanted).await?;
     let more = records.len() > limit;
     records.truncate(limit);
     let next_cursor = records.last().filter(|_| more).map(|last| format!("{}~{}", last.updated_at, last.id));

@@ -85,11 +85,22 @@ impl Index {
         self.lock().get(id).cloned()
     }
 
-    /// All records, newest change first.
-    pub fn newest_first(&self) -> Vec<Record> {
-        let mut all: Vec<Record> = self.lock().values().cloned().collect();
-        all.sort_by(|a, b| b.updated_at.cmp(&a.updated_at).then_with(|| b.id.cmp(&a.id)));
-        all
+    /// The first `most` records that are wanted, newest change first. Only these are copied.
+    pub fn newest_first(&self, most: usize, wanted: impl Fn(&Record) -> bool) -> Vec<Record> {
+        let records = self.lock();
+        let mut found: Vec<&Record> = records.values().filter(|record| wanted(record)).collect();
+        let order = |a: &&Record, b: &&Record| b.updated_at.cmp(&a.updated_at).then_with(|| b.id.cmp(&a.id));
+        if most < found.len() {
+            found.select_nth_unstable_by(most, order);
+            found.truncate(most);
+        }
+        found.sort_unstable_by(order);
+        found.into_iter().cloned().collect()
+    }
+
+    /// The sizes of all files as they were read last.
+    pub fn sizes(&self) -> HashMap<String, u64> {
+        self.lock().values().map(|record| (record.id.clone(), record.size)).collect()
     }
 
     /// What happens to sessions.

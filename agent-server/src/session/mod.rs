@@ -121,11 +121,9 @@ impl Sessions {
 
     /// Brings the index up to date with files that another program made, grew or removed. Blocks.
     fn compare_files(&self) -> Result<(), SessionError> {
-        let found = file::list(&self.places.sessions)?;
-        let known: HashMap<String, Record> =
-            self.index.newest_first().into_iter().map(|record| (record.id.clone(), record)).collect();
-        for (path, id, size) in &found {
-            let current = known.get(id).is_some_and(|record| record.size == *size);
+        let mut gone = self.index.sizes();
+        for (path, id, size) in &file::list(&self.places.sessions)? {
+            let current = gone.remove(id).is_some_and(|known| known == *size);
             if current || self.active(id).is_some() {
                 continue;
             }
@@ -146,8 +144,8 @@ impl Sessions {
             }
             self.index.put(summarise(id, &name, *size, &read.transcript));
         }
-        for (id, record) in known {
-            if self.active(&id).is_none() && !found.iter().any(|(_, found, _)| *found == id) {
+        for id in gone.into_keys().filter(|id| self.active(id).is_none()) {
+            if let Some(record) = self.index.get(&id) {
                 self.index.put(Record { deleted: true, ..record });
             }
         }
@@ -156,7 +154,7 @@ impl Sessions {
 
     /// Closes the turns that ran when the process died, and goes on with follow-ups that wait.
     pub async fn recover(self: &Arc<Self>) {
-        for record in self.index.newest_first().into_iter().filter(|record| record.running || record.queued > 0) {
+        for record in self.index.newest_first(usize::MAX, |record| record.running || record.queued > 0) {
             let recovered = async {
                 self.refresh_index(&record.id).await?;
                 self.continue_after_start(&record.id).await
@@ -328,12 +326,16 @@ impl Sessions {
         futures::future::join_all(running.iter().map(|id| self.stop(id, None, reason))).await;
     }
 
-    /// All summaries, newest change first; files that other programs made are looked for.
-    pub async fn list(self: &Arc<Self>) -> Result<Vec<Record>, SessionError> {
+    /// The first `most` summaries that are wanted, newest change first; files that other programs made are looked for.
+    pub async fn list(
+        self: &Arc<Self>,
+        most: usize,
+        wanted: impl Fn(&Record) -> bool + Send + 'static,
+    ) -> Result<Vec<Record>, SessionError> {
         let sessions = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
             sessions.compare_files()?;
-            Ok(sessions.index.newest_first())
+            Ok(sessions.index.newest_first(most, wanted))
         })
         .await
         .unwrap_or_else(|error| Err(SessionError::Storage(error.to_string())))

@@ -127,7 +127,7 @@ async fn the_file_begins_with_its_header_and_holds_the_message_before_the_model_
     assert_eq!(kinds, ["session", "model_change", "message", "custom"]);
     assert_eq!(lines[2]["message"]["content"], json!([{"type": "text", "text": "hello\nworld"}]));
     assert_eq!(lines[3]["data"]["turnId"], *turn.turn_id);
-    let records = bench.sessions.list().await.expect("list");
+    let records = bench.sessions.list(usize::MAX, |_| true).await.expect("list");
     assert_eq!((records.len(), &*records[0].id), (1, "s"));
     bench.sessions.stop("s", None, crate::harness::AbortReason::Drain).await;
     let record = bench.sessions.summary("s").await.expect("summary");
@@ -153,7 +153,7 @@ async fn sessions_are_made_named_listed_and_deleted_with_everything() {
     let running = bench.start(submission("s", "u2", "more")).await;
     bench.sessions.delete("s").await.expect("deleted");
     assert!(running.log.has_ended(), "the turn was stopped first");
-    assert_eq!(bench.sessions.list().await.expect("list"), []);
+    assert_eq!(bench.sessions.list(usize::MAX, |_| true).await.expect("list"), []);
     assert_eq!(bench.sessions.delete("s").await, Err(SessionError::NotFound("s".into())));
     assert_eq!(std::fs::read_dir(bench.state().join("sessions")).expect("folder").count(), 0);
     assert!(!bench.state().join("turns").join("s").exists());
