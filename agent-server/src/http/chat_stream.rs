@@ -9,8 +9,8 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use futures::{Stream, StreamExt as _};
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt as _, stream};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -21,6 +21,9 @@ use super::body::{Path, Query};
 use super::error::{ApiError, ApiResult, Code};
 use super::openapi::ErrorBody;
 use crate::session::turn_log::{Cut, TurnLog};
+
+/// Frames of one piece at most, of about 150 bytes each: enough that a piece fills a few packets.
+const FRAMES_AT_ONCE: usize = 128;
 
 /// The routes of this module.
 pub fn routes() -> OpenApiRouter<AppState> {
@@ -43,15 +46,30 @@ fn no_content() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
+/// Frames that were ready together as one piece: a long turn that is read again costs a write per piece, not per frame.
+/// One frame alone, as a turn under way gives them, is passed on as it is.
+fn joined(mut frames: Vec<Result<Bytes, Cut>>) -> Vec<Result<Bytes, Cut>> {
+    if frames.len() < 2 {
+        return frames;
+    }
+    // Nothing follows a cut.
+    let cut = frames.pop_if(|last| last.is_err());
+    let mut piece = BytesMut::new();
+    for frame in frames.iter().flatten() {
+        piece.extend_from_slice(frame);
+    }
+    [Ok(piece.freeze())].into_iter().chain(cut).collect()
+}
+
 fn respond(
     app: &AppState,
     frames: impl Stream<Item = Result<Bytes, Cut>> + Send + 'static,
     turn_id: Option<&str>,
 ) -> Response {
     let reader = app.sessions.harness().metrics().reader();
-    let counted = frames.map(move |frame| {
+    let counted = frames.ready_chunks(FRAMES_AT_ONCE).flat_map(move |frames| {
         let _held_as_long_as_the_stream = &reader;
-        frame
+        stream::iter(joined(frames))
     });
     let mut response = Response::new(Body::from_stream(counted));
     let headers = response.headers_mut();
@@ -149,4 +167,18 @@ fn event_number(id: &HeaderValue, turn_id: &str) -> ApiResult<u64> {
         None => id,
     };
     number.parse().map_err(|_| fault("has no number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_are_ready_together_become_one_piece_and_a_cut_still_ends_the_stream() {
+        let frame = |text: &'static str| Ok(Bytes::from_static(text.as_bytes()));
+        assert_eq!(joined(vec![frame("a")]), [frame("a")]);
+        assert_eq!(joined(vec![frame("a"), frame("b"), frame("c")]), [frame("abc")]);
+        assert_eq!(joined(vec![frame("a"), frame("b"), Err(Cut)]), [frame("ab"), Err(Cut)]);
+        assert_eq!(joined(vec![Err(Cut)]), [Err(Cut)]);
+    }
 }
