@@ -67,6 +67,24 @@ impl Figure {
     }
 }
 
+impl std::fmt::Display for Figure {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            formatter,
+            "{:<52} N={:<4} min {:>9.2}  p50 {:>9.2}  p99 {:>9.2}  max {:>9.2} {:<4} {} {}",
+            self.name,
+            self.samples,
+            self.min,
+            self.p50,
+            self.p99,
+            self.max,
+            self.unit,
+            self.goal,
+            if self.reached { "reached" } else { "NOT REACHED" }
+        )
+    }
+}
+
 /// Prints the table and writes `<folder>/<name>.json`.
 pub fn report(folder: &Path, name: &str, figures: &[Figure]) -> anyhow::Result<()> {
     use std::io::Write;
@@ -75,21 +93,18 @@ pub fn report(folder: &Path, name: &str, figures: &[Figure]) -> anyhow::Result<(
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n{name}")?;
     for figure in figures {
-        writeln!(
-            out,
-            "  {:<52} N={:<4} min {:>9.2}  p50 {:>9.2}  p99 {:>9.2}  max {:>9.2} {:<4} {} {}",
-            figure.name,
-            figure.samples,
-            figure.min,
-            figure.p50,
-            figure.p99,
-            figure.max,
-            figure.unit,
-            figure.goal,
-            if figure.reached { "reached" } else { "NOT REACHED" }
-        )?;
+        writeln!(out, "  {figure}")?;
     }
     Ok(())
+}
+
+/// Keeps figures and says them at once, so that a long bench shows where it is and what it has when a later part fails.
+fn keep(figures: &mut Vec<Figure>, more: impl IntoIterator<Item = Figure>) {
+    use std::io::Write;
+    for figure in more {
+        let _only_for_people = writeln!(std::io::stderr(), "{figure}");
+        figures.push(figure);
+    }
 }
 
 /// Milliseconds as a number.

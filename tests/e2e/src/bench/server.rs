@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::{Figure, Goal, milliseconds, resident_mebibytes};
+use super::{Figure, Goal, keep, milliseconds, resident_mebibytes};
 
 /// Token of the server under test.
 pub const TOKEN: &str = "bench-token-of-thirty-two-characters";
@@ -178,52 +178,62 @@ async fn added_delay(client: &Client, server: &Server, model_url: &str) -> anyho
     Ok((first, later))
 }
 
-/// Runs all figures of the agent server.
-pub async fn run(binary: &Path) -> anyhow::Result<Vec<Figure>> {
-    let client = Client::builder().build()?;
-    let model = fakes::model::ModelDouble::start().await?;
-    let model_url = model.base_url.clone();
-    let mut figures = Vec::new();
-
+/// Starts of the server, and its memory when it has nothing to do.
+async fn starts(binary: &Path, client: &Client, model_url: &str) -> anyhow::Result<[Figure; 3]> {
     let (mut starts, mut readies, mut memory) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..STARTS {
-        let server = Server::start(binary, &client, &model_url).await?;
+        let server = Server::start(binary, client, model_url).await?;
         starts.push(milliseconds(server.started_in));
         readies.push(milliseconds(server.ready_in));
         // Memory is read when the start-up work has settled.
         tokio::time::sleep(Duration::from_millis(300)).await;
         memory.push(resident_mebibytes(server.pid)?);
     }
-    figures.push(Figure::new("agent server: start to first 200", "ms", starts, Goal::MedianAtMost(50.0)));
-    figures.push(Figure::new("agent server: start to ready", "ms", readies, Goal::MedianAtMost(1000.0)));
-    figures.push(Figure::new("agent server: idle memory", "MiB", memory, Goal::MaxAtMost(25.0)));
+    Ok([
+        Figure::new("agent server: start to first 200", "ms", starts, Goal::MedianAtMost(50.0)),
+        Figure::new("agent server: start to ready", "ms", readies, Goal::MedianAtMost(1000.0)),
+        Figure::new("agent server: idle memory", "MiB", memory, Goal::MaxAtMost(25.0)),
+    ])
+}
+
+/// One file route under load: rate and tail.
+async fn under_load(server: &Server, name: &str, path: &str) -> anyhow::Result<[Figure; 2]> {
+    let (mut rates, mut tails) = (Vec::new(), Vec::new());
+    for _ in 0..LOAD_RUNS {
+        let (rate, tail) = load(&format!("{}{path}", server.base_url)).await?;
+        rates.push(rate);
+        tails.push(tail);
+    }
+    Ok([
+        Figure::new(format!("{name}, {CONNECTIONS} connections"), "/s", rates, Goal::MedianAtLeast(30_000.0)),
+        Figure::new(format!("{name}, p99"), "ms", tails, Goal::MedianAtMost(5.0)),
+    ])
+}
+
+/// Runs all figures of the agent server.
+pub async fn run(binary: &Path) -> anyhow::Result<Vec<Figure>> {
+    let client = Client::builder().build()?;
+    let model = fakes::model::ModelDouble::start().await?;
+    let model_url = model.base_url.clone();
+    let mut figures = Vec::new();
+    keep(&mut figures, starts(binary, &client, &model_url).await?);
 
     let server = Server::start(binary, &client, &model_url).await?;
-    for (name, path) in
-        [("GET /files, 20 bytes", "/api/v1/files?path=file-0.txt"), ("GET /tree, 12 entries", "/api/v1/tree")]
-    {
-        let (mut rates, mut tails) = (Vec::new(), Vec::new());
-        for _ in 0..LOAD_RUNS {
-            let (rate, tail) = load(&format!("{}{path}", server.base_url)).await?;
-            rates.push(rate);
-            tails.push(tail);
-        }
-        figures.push(Figure::new(
-            format!("{name}, {CONNECTIONS} connections"),
-            "/s",
-            rates,
-            Goal::MedianAtLeast(30_000.0),
-        ));
-        figures.push(Figure::new(format!("{name}, p99"), "ms", tails, Goal::MedianAtMost(5.0)));
-    }
+    keep(&mut figures, under_load(&server, "GET /files, 20 bytes", "/api/v1/files?path=file-0.txt").await?);
+    keep(&mut figures, under_load(&server, "GET /tree, 12 entries", "/api/v1/tree").await?);
     let (first, later) = added_delay(&client, &server, &model_url).await?;
-    figures.push(Figure::new("chat: first text over the model's, first turn", "ms", first, Goal::MedianAtMost(1.0)));
-    figures.push(Figure::new("chat: first text over the model's, later turns", "ms", later, Goal::MedianAtMost(1.0)));
     let after = vec![resident_mebibytes(server.pid)?];
-    figures.push(Figure::new("agent server: memory after load and 200 chats", "MiB", after, Goal::MaxAtMost(60.0)));
+    keep(
+        &mut figures,
+        [
+            Figure::new("chat: first text over the model's, first turn", "ms", first, Goal::MedianAtMost(1.0)),
+            Figure::new("chat: first text over the model's, later turns", "ms", later, Goal::MedianAtMost(1.0)),
+            Figure::new("agent server: memory after load and 200 chats", "MiB", after, Goal::MaxAtMost(60.0)),
+        ],
+    );
     drop(server);
-    figures.extend(super::large_tree::run(binary, &client, &model_url).await?);
-    figures.extend(super::sessions::run(binary, &client, &model_url).await?);
+    keep(&mut figures, super::large_tree::run(binary, &client, &model_url).await?);
+    super::sessions::run(binary, &client, &model_url, &mut figures).await?;
     Ok(figures)
 }
 

@@ -11,7 +11,7 @@ use reqwest::Client;
 use serde_json::{Value, json};
 
 use super::server::{Server, TOKEN};
-use super::{Figure, Goal, milliseconds, resident_mebibytes};
+use super::{Figure, Goal, keep, milliseconds, resident_mebibytes};
 
 const LISTED: usize = 2_000;
 const LIST_SAMPLES: usize = 100;
@@ -31,12 +31,12 @@ const ENTRIES_PER_TURN: usize = 4;
 const STREAMS: usize = 1_000;
 
 /// Runs the figures of sessions.
-pub async fn run(binary: &Path, client: &Client, model_url: &str) -> anyhow::Result<Vec<Figure>> {
-    let mut figures = vec![list(binary, client, model_url).await?];
-    figures.extend(histories(binary, client, model_url).await?);
-    figures.extend(at_once(binary, client, model_url).await?);
-    figures.push(streams(binary, client, model_url).await?);
-    Ok(figures)
+pub async fn run(binary: &Path, client: &Client, model_url: &str, figures: &mut Vec<Figure>) -> anyhow::Result<()> {
+    keep(figures, [list(binary, client, model_url).await?]);
+    keep(figures, histories(binary, client, model_url).await?);
+    keep(figures, at_once(binary, client, model_url).await?);
+    keep(figures, [streams(binary, client, model_url).await?]);
+    Ok(())
 }
 
 /// A session file with so many entries, in turns of a question and an answer.
@@ -45,17 +45,19 @@ fn session_file(id: &str, entries: usize) -> String {
         "{{\"type\":\"session\",\"version\":3,\"id\":\"{id}\",\"timestamp\":\"2026-11-30T14:00:00.000Z\",\"cwd\":\"/workspace\"}}\n"
     );
     let mut parent = Value::Null;
-    let mut add = |number: usize, mut line: Value| {
+    let mut add = |number: usize, kind: &str, mut line: Value| {
         let entry = format!("{number:08x}");
         line["id"] = json!(entry);
         line["parentId"] = std::mem::replace(&mut parent, json!(entry));
         line["timestamp"] = json!("2026-11-30T14:00:01.000Z");
-        let _never_fails = writeln!(text, "{line}");
+        // The type comes first, as in every file of the format.
+        let rest = line.to_string();
+        let _never_fails = writeln!(text, "{{\"type\":\"{kind}\",{}", &rest[1..]);
     };
     for turn in 0..entries.div_ceil(ENTRIES_PER_TURN) {
         let at = turn * ENTRIES_PER_TURN;
         let data = |status: &str| {
-            json!({"type": "custom", "customType": "boring-agent/turn", "data": {
+            json!({"customType": "boring-agent/turn", "data": {
                 "turnId": format!("turn_{id}_{turn}"), "messageId": format!("msg_{turn}"), "userMessageId": format!("u{turn}"),
                 "userEntry": format!("{at:08x}"), "status": status,
                 "metadata": {"turnId": format!("turn_{id}_{turn}"), "usage": {"inputTokens": 10, "outputTokens": 20}},
@@ -68,16 +70,18 @@ fn session_file(id: &str, entries: usize) -> String {
             "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": 0}});
         add(
             at,
-            json!({"type": "message", "message": {"role": "user", "content": [{"type": "text", "text": question}], "timestamp": 1}}),
+            "message",
+            json!({"message": {"role": "user", "content": [{"type": "text", "text": question}], "timestamp": 1}}),
         );
-        add(at + 1, data("running"));
+        add(at + 1, "custom", data("running"));
         add(
             at + 2,
-            json!({"type": "message", "message": {"role": "assistant", "content": [{"type": "text", "text": answer}],
+            "message",
+            json!({"message": {"role": "assistant", "content": [{"type": "text", "text": answer}],
                 "api": "anthropic-messages", "provider": "anthropic", "model": "scripted-model", "usage": usage,
                 "stopReason": "stop", "timestamp": 1}}),
         );
-        add(at + 3, data("finished"));
+        add(at + 3, "custom", data("finished"));
     }
     text
 }
