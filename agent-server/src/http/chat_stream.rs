@@ -22,8 +22,9 @@ use super::error::{ApiError, ApiResult, Code};
 use super::openapi::ErrorBody;
 use crate::session::turn_log::{Cut, TurnLog};
 
-/// Frames of one piece at most, of about 150 bytes each: enough that a piece fills a few packets.
-const FRAMES_AT_ONCE: usize = 128;
+/// Frames of one piece at most, of about 150 bytes each: a piece fills a few packets. The list of a piece has this capacity
+/// also while chunks come one by one, so more would cost every chunk of a live turn.
+const FRAMES_AT_ONCE: usize = 32;
 
 /// The routes of this module.
 pub fn routes() -> OpenApiRouter<AppState> {
