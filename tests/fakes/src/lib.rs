@@ -2,3 +2,4 @@
 //! every request they receive, and make a test fail by themselves when one is broken.
 
 pub mod model;
+pub mod vercel;
