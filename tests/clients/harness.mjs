@@ -77,6 +77,25 @@ export async function startDouble(...args) {
   };
 }
 
+/** The sandbox service. */
+export async function startSandboxDouble(...args) {
+  const double = await start(binary("VERCEL_DOUBLE_BIN", "vercel-double"), ["--port", "0", ...args]);
+  const ask = async (path, body) => {
+    const init = body && { method: "POST", body: JSON.stringify(body) };
+    const response = await fetch(`${double.url}/double/${path}`, init);
+    if (!response.ok) throw new Error(`${path}: ${await response.text()}`);
+    return response.json();
+  };
+  return {
+    ...double,
+    calls: async () => (await ask("calls")).calls,
+    failures: async () => (await ask("failures")).failures,
+    running: async () => (await ask("running")).running,
+    advance: (milliseconds) => ask("clock", { advance: milliseconds }),
+    script: (fault) => ask("faults", fault),
+  };
+}
+
 /** The environment of a server that speaks chat completions to the double. */
 export const CHAT_COMPLETIONS = { BORING_AGENT_MODEL_PROVIDER: "openai", BORING_AGENT_MODEL: "scripted-model" };
 
