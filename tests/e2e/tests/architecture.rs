@@ -83,6 +83,29 @@ const AGENT_SERVER: &[(&str, &[&str])] = &[
     ("serve", &["http", "config", "auth", "shutdown", "telemetry"]),
 ];
 
+/// As above, for the client of the Vercel Sandbox API.
+const VERCEL_SANDBOX: &[(&str, &[&str])] = &[
+    ("redacted", &[]),
+    ("clock", &[]),
+    ("breaker", &[]),
+    ("error", &[]),
+    ("lines", &["error"]),
+    ("archive", &["error"]),
+    ("credentials", &["error"]),
+    ("policy", &["redacted"]),
+    ("commands", &["redacted"]),
+    ("values", &["policy", "redacted"]),
+    ("transport", &["breaker", "clock", "credentials", "error"]),
+    ("machine", &["archive", "commands", "error", "policy", "transport", "values"]),
+    ("execution", &["commands", "error", "lines", "machine", "transport", "values"]),
+    ("stable", &["error", "machine", "transport", "values"]),
+    (
+        "persistent",
+        &["archive", "commands", "error", "execution", "machine", "policy", "stable", "transport", "values"],
+    ),
+    ("client", &["breaker", "clock", "credentials", "error", "persistent", "stable", "transport"]),
+];
+
 /// Source files without tests: no `tests.rs`, nothing below a folder `tests`.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -199,6 +222,11 @@ fn arrows_between_the_agent_servers_modules_point_one_way() {
 }
 
 #[test]
+fn arrows_between_the_sandbox_clients_modules_point_one_way() {
+    assert_eq!(wrong_arrows("agent-server/vercel-sandbox", VERCEL_SANDBOX), Vec::<String>::new());
+}
+
+#[test]
 fn routes_and_tools_see_only_the_traits_of_workspace_and_sandbox() {
     let words = ["std::fs", "std::process", "tokio::fs", "tokio::process", "LocalWorkspace", "LocalSandbox"];
     assert_eq!(files_with("agent-server", &["http", "catalog", "harness"], &words), Vec::<String>::new());
@@ -235,5 +263,8 @@ fn the_products_do_not_depend_on_each_other_and_the_doubles_depend_on_neither() 
     assert!(!manifest("operator").contains("agent-server"));
     assert!(!manifest("agent-server").contains("operator"));
     let fakes = manifest("tests/fakes");
-    assert!(!fakes.contains("agent-server") && !fakes.contains("operator"));
+    assert!(!fakes.contains("agent-server") && !fakes.contains("operator") && !fakes.contains("vercel-sandbox"));
+    let client = manifest("agent-server/vercel-sandbox");
+    let client = client.split("[dev-dependencies]").next().unwrap();
+    assert!(!client.contains("agent-server") && !client.contains("operator") && !client.contains("fakes"));
 }
