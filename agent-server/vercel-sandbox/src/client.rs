@@ -85,6 +85,8 @@ impl Builder {
             // A redirect would carry the token elsewhere.
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(Duration::from_secs(10))
+            // Output of a command may be silent for hours; a peer that is gone is found after 30 s and the probes.
+            .tcp_keepalive(Duration::from_secs(30))
             .user_agent(concat!("vercel-sandbox-rust/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| Error::Configuration(crate::transport::cause(error)))?;

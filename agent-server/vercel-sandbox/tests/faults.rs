@@ -151,6 +151,13 @@ async fn a_file_answer_that_is_json_is_not_the_files_content() {
 }
 
 #[tokio::test]
+async fn a_file_of_an_unknown_vm_is_an_error_and_not_an_absent_file() {
+    let (world, _durable) = world_with_box().await;
+    let error = world.client.persistent().machine("sbx_unknown").read_file("a.txt", 100).await.unwrap_err();
+    assert!(error.is_status(404), "{error}");
+}
+
+#[tokio::test]
 async fn retry_after_is_waited_for_up_to_twenty_seconds_also_for_commands() {
     let (world, durable) = world_with_box().await;
     world.double().script(Fault::once("POST", "/cmd", status(429, Value::Null, Some(7))));
