@@ -19,6 +19,17 @@ install_chart() {
   }
 }
 
+# install_chart_with_gateway [HELM ARGUMENTS…]: the same with a gateway at agents.test, a name that only requests hold.
+install_chart_with_gateway() {
+  local ranges
+  ranges=$(kubectl get nodes -o 'jsonpath={.items[*].spec.podCIDRs[*]}') || return 1
+  install_chart --set gateway.enabled=true --set gateway.domain=agents.test --set "gateway.podCIDRs={${ranges// /,}}" \
+    --set-string "gateway.podAnnotations.agents\.boring\.dev/image-digest=$(image_digest operator)" "$@" || return 1
+  kubectl -n "$OPERATOR_NAMESPACE" rollout status deployment/agent-workspace-gateway --timeout=60s || {
+    explain_pods "$OPERATOR_NAMESPACE"; return 1
+  }
+}
+
 # The digest of the image that images/build made last.
 image_digest() { cat "$ROOT/target/images/$1.digest"; }
 

@@ -49,3 +49,17 @@ impl Turn {
         self.chunks.last()?["type"].as_str()
     }
 }
+
+/// Role and text of each message of an answer of the history's route.
+pub fn texts(messages: &Value) -> anyhow::Result<Vec<(String, String)>> {
+    let messages = messages.get("messages").unwrap_or(messages).as_array().context("no list of messages")?;
+    Ok(messages
+        .iter()
+        .map(|message| {
+            let parts = message["parts"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let text =
+                parts.iter().filter(|part| part["type"] == "text").filter_map(|part| part["text"].as_str()).collect();
+            (message["role"].as_str().unwrap_or_default().to_owned(), text)
+        })
+        .collect())
+}

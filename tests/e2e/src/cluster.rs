@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 pub const OPERATOR_NAMESPACE: &str = "agent-workspace-system";
 
 /// Pause between two looks at the cluster while waiting.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+pub const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The cluster of the current `KUBECONFIG`.
 #[derive(Debug, Clone)]

@@ -4,4 +4,5 @@
 pub mod bench;
 pub mod chat;
 pub mod cluster;
+pub mod gateway;
 pub mod workspace;

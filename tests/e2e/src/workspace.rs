@@ -142,18 +142,6 @@ impl Connection {
     /// The assistant's and the user's texts of a session in order.
     pub async fn history(&self, session: &str) -> anyhow::Result<Vec<(String, String)>> {
         let messages = self.get(&format!("/api/v1/agent/chat/{session}/messages")).await?;
-        let messages = messages.get("messages").unwrap_or(&messages).as_array().context("no list of messages")?.clone();
-        Ok(messages
-            .iter()
-            .map(|message| {
-                let parts = message["parts"].as_array().cloned().unwrap_or_default();
-                let text = parts
-                    .iter()
-                    .filter(|part| part["type"] == "text")
-                    .filter_map(|part| part["text"].as_str())
-                    .collect();
-                (message["role"].as_str().unwrap_or_default().to_owned(), text)
-            })
-            .collect())
+        crate::chat::texts(&messages)
     }
 }

@@ -25,6 +25,8 @@ async fn workspace(cluster: &Cluster, namespace: &str) -> (Workspace, Value) {
         "agent": {"model": {"provider": "anthropic", "id": "scripted-model", "baseUrl": MODEL_URL}},
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
         "storage": {"ephemeral": {"sizeLimit": "100Mi"}},
+        // Where there is a gateway, only that would be let in.
+        "access": {"exposure": "ClusterLocal"},
     });
     workspace.apply(&spec).await.unwrap();
     workspace.wait_for("Ready", "True", Some("Running")).await.unwrap();
