@@ -4,13 +4,14 @@
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use crate::crd::ConditionType;
+use crate::crd::{AgentWorkspaceStatus, ConditionType, Phase};
 
 use super::{
     Observed,
     life::Life,
     outcome::{DrainQuestion, LookUp},
     run_state::askable,
+    starting::pause_seconds,
     status::{after, condition, seconds, seconds_between},
 };
 
@@ -89,7 +90,14 @@ pub(super) fn judge(
     let Some((pod_uid, ip)) = askable(observed) else {
         // Nobody uses a pod that is not there yet; one that lost its readiness is somebody else's matter, up to the bound.
         let coming = observed.workspace.status.pod.is_none();
-        return Ok(if stop_slot.is_some() && coming { Verdict::Stop } else { Verdict::until(overdue) });
+        if stop_slot.is_some() && coming {
+            return Ok(Verdict::Stop);
+        }
+        let given_up = gives_up_at(life, &observed.workspace.status);
+        if given_up.is_some_and(|end| end <= now) {
+            return Ok(Verdict::Stop);
+        }
+        return Ok(Verdict::until([overdue, given_up].into_iter().flatten().min()));
     };
     let question = || {
         LookUp::Drain(DrainQuestion { pod_uid: pod_uid.to_owned(), ip: ip.to_owned(), if_idle_seconds: idle_seconds })
@@ -110,6 +118,15 @@ pub(super) fn judge(
         return Err(question());
     }
     Ok(Verdict::Keep { again: [Some(ask_at), overdue].into_iter().flatten().min(), silent_since })
+}
+
+/// A start that does not succeed ends when it has had its time and then nobody could use it for as long as idleness takes. Each
+/// failure announces the start anew: the pauses between them count too.
+fn gives_up_at(life: &Life, status: &AgentWorkspaceStatus) -> Option<Timestamp> {
+    let start = status.last_start.as_ref().filter(|_| status.phase == Some(Phase::Starting))?;
+    let pauses: i64 = (1..start.failures.unwrap_or(0)).map(pause_seconds).sum();
+    let limit = i64::from(life.start_timeout_seconds) + life.idle_timeout_seconds?;
+    Some(after(start.requested_at.0, limit - pauses))
 }
 
 enum Next {

@@ -112,7 +112,7 @@ fn because(reason: StopReason, life: &Life) -> String {
         StopReason::Idle => match life.idle_timeout_seconds {
             Some(seconds) => {
                 format!(
-                    "nobody has used it for {seconds} s (spec.lifecycle.idleTimeoutSeconds), or its agent did not say for {} s",
+                    "nobody has used it for {seconds} s (spec.lifecycle.idleTimeoutSeconds), its agent did not say for {} s, or no start succeeded",
                     life.max_busy_seconds
                 )
             }

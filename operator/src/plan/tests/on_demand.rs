@@ -122,6 +122,54 @@ fn silence_counts_as_busy_and_is_reported() {
     assert_eq!(observed.workspace.status.phase, Some(Phase::Stopping));
 }
 
+/// A start that was asked for at the creation, with 100 s for itself and 60 s of idleness after them.
+fn starting() -> Observed {
+    let mut observed = fresh(on_demand(json!({"startTimeoutSeconds": 100})));
+    step(&mut observed, at(0));
+    let mut observed = with_children(observed);
+    observed.pod_events = Some(Vec::new());
+    observed
+}
+
+#[test]
+fn a_start_that_never_succeeds_ends_when_its_time_and_the_idle_time_are_over() {
+    let mut observed = starting();
+    observed.pod = Seen::Ours(pending_pod(&observed, "pod-1", at(1)));
+    step(&mut observed, at(120));
+    assert_eq!(
+        message(&observed.workspace.status, ConditionType::Stalled).split(':').next(),
+        Some("the pod was not ready within 100 s (spec.lifecycle.startTimeoutSeconds)")
+    );
+    assert_eq!(decide(&observed, at(159)), Plan { requeue_at: Some(at(160)), ..Plan::default() });
+    let plan = step(&mut observed, at(160));
+    assert_eq!(events(&plan), ["Normal StoppedIdle"]);
+    let stop = observed.workspace.status.last_stop.clone().expect("a stop");
+    assert_eq!((observed.workspace.status.phase, stop.reason), (Some(Phase::Stopping), StopReason::Idle));
+    observed.pod = Seen::Missing;
+    step(&mut observed, at(161));
+    assert_eq!(conditions(&observed.workspace.status)[0], "Ready=True/Sleeping");
+    // The next request has all of the time again.
+    observed.wake = wake(Intent::Awake, 1);
+    assert_eq!(started(&mut observed, 200), Some(StartReason::Wake));
+    step(&mut observed, at(200));
+    assert_eq!(decide(&observed, at(359)).status, None);
+}
+
+#[test]
+fn a_start_that_fails_again_and_again_ends_as_soon() {
+    let mut observed = starting();
+    for (round, second) in [(1, 0), (2, 5), (3, 15), (4, 35), (5, 75), (6, 155)] {
+        let pod = pending_pod(&observed, &format!("pod-{round}"), at(second));
+        observed.pod = Seen::Ours(ended(pod, 1, "Error", "boom"));
+        step(&mut observed, at(second));
+        let failures = observed.workspace.status.last_start.as_ref().and_then(|start| start.failures);
+        assert_eq!(failures, Some(round));
+    }
+    assert_eq!(decide(&observed, at(159)), Plan { requeue_at: Some(at(160)), ..Plan::default() });
+    step(&mut observed, at(160));
+    assert_eq!(observed.workspace.status.phase, Some(Phase::Stopping));
+}
+
 #[test]
 fn an_acceptance_that_was_not_acted_on_in_time_is_asked_for_again() {
     let mut observed = running(on_demand(json!({})));
@@ -173,7 +221,8 @@ fn a_wake_during_a_stop_starts_it_anew_when_the_pod_is_gone() {
     step(&mut observed, at(64));
     assert_eq!(observed.workspace.status.phase, Some(Phase::Starting));
     assert_eq!(observed.workspace.status.restarts, None, "the pod that goes is no loss");
-    assert_eq!(decide(&observed, at(65)), Plan::default(), "it is waited for");
+    // It is waited for, at most for the time of a start and that of idleness.
+    assert_eq!(decide(&observed, at(65)), Plan { requeue_at: Some(at(64 + 600 + 60)), ..Plan::default() });
     observed.pod = Seen::Missing;
     assert!(decide(&observed, at(66)).create_pod.is_some());
 }
