@@ -2,10 +2,13 @@
 //! with one deletion of the wake object, restarts and lost writes. Every request is served, no pod is created while the workspace is
 //! off, and there is never a second pod. Each rule of the protocol is needed: without it a walk fails.
 //!
-//! The operator is [`plan`] itself; the gateways follow the protocol of docs/contract.md ("Wake").
+//! The operator is [`plan`] itself, and the gateways' decisions are those of [`hold`]: what runs is what is tested.
 
 use super::*;
-use crate::crd::{Intent, StartReason};
+use crate::{
+    crd::{Intent, StartReason},
+    gateway::hold::{self, Action},
+};
 
 /// What can be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -332,35 +335,45 @@ impl World {
         if !gateway.held {
             return;
         }
-        let counter = gateway.wake.map(|wake| wake.view.counter);
-        let lower = gateway.mine.is_some_and(|mine| counter.is_none_or(|counter| counter < mine));
-        if lower && self.without != Without::ForgetLower {
-            gateway.mine = None;
-        }
-        let settled = gateway.status.settled_transition.unwrap_or(0);
-        if self.pod_answers(&gateway) {
-            self.last_used = self.now;
-            (gateway.held, gateway.mine) = (false, None);
-        } else if gateway.wake.is_some_and(|wake| wake.view.intent == Intent::Stopped) {
-            // 503: only an explicit start begins it again.
-            (gateway.held, gateway.mine) = (false, None);
-        } else if let Some(number) = gateway.mine {
-            if settled >= number && !run_state::is_on(&gateway.status) && self.without != Without::IssueAgain {
-                gateway.mine = None;
+        match self.decision(&gateway) {
+            Action::Forward => {
+                self.last_used = self.now;
+                (gateway.held, gateway.mine) = (false, None);
             }
-        } else if let Some(wake) = gateway.wake.filter(|wake| wake.view.counter > settled) {
-            gateway.mine = Some(wake.view.counter);
-        } else {
-            self.write_wake(&mut gateway, settled);
+            // 503: only an explicit start begins it again.
+            Action::Refuse(_) => (gateway.held, gateway.mine) = (false, None),
+            Action::Adopt(number) => gateway.mine = Some(number),
+            Action::Write(number) => self.write_wake(&mut gateway, number),
+            Action::Wait => {}
         }
         self.gateways[index] = gateway;
     }
 
-    fn write_wake(&mut self, gateway: &mut Gateway, settled: i64) {
-        let number = match gateway.wake {
-            None => settled + 1,
-            Some(wake) => wake.view.counter.max(settled) + 1,
+    /// What [`hold::next`] says; a rule is left out by showing it a world in which the rule does not apply.
+    fn decision(&self, gateway: &Gateway) -> Action {
+        let mut seen = hold::Workspace {
+            demand: hold::Demand::Requests,
+            off: !run_state::is_on(&gateway.status),
+            settled: gateway.status.settled_transition,
+            blocked: None,
         };
+        let mut wake = gateway
+            .wake
+            .map(|wake| hold::Wake { awake: wake.view.intent == Intent::Awake, counter: wake.view.counter });
+        if let Some(mine) = gateway.mine {
+            let lower = wake.is_none_or(|wake| wake.counter < mine);
+            if self.without == Without::ForgetLower && lower {
+                wake = Some(hold::Wake { awake: wake.is_none_or(|wake| wake.awake), counter: mine });
+            }
+            if self.without == Without::IssueAgain {
+                seen.off = false;
+            }
+        }
+        let answer = if self.pod_answers(gateway) { hold::PodAnswer::Serves } else { hold::PodAnswer::None };
+        hold::next(&seen, wake, gateway.mine, answer)
+    }
+
+    fn write_wake(&mut self, gateway: &mut Gateway, number: i64) {
         let read = gateway.wake.map(|wake| wake.version);
         if self.wake.map(|wake| wake.version) != read {
             return; // 409; its watch brings the newer object
