@@ -29,9 +29,11 @@ use super::{
     selectable = ".spec.runPolicy",
     printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase","description":"where the workspace is in its life"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status","description":"True when the state is the wanted one"}"#,
+    printcolumn = r#"{"name":"URL","type":"string","jsonPath":".status.url","description":"where people reach it"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"why Ready is what it is","priority":1}"#,
     printcolumn = r#"{"name":"Node","type":"string","jsonPath":".status.pod.nodeName","description":"node of the pod","priority":1}"#,
     printcolumn = r#"{"name":"Isolation","type":"string","jsonPath":".status.isolation","description":"what separates commands from the server","priority":1}"#,
+    printcolumn = r#"{"name":"Last-Activity","type":"date","jsonPath":".status.lastActivityTime","description":"it was not used after this","priority":1}"#,
     printcolumn = r#"{"name":"Storage","type":"string","jsonPath":".status.storage.capacity","description":"capacity of the volume","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]

@@ -108,8 +108,8 @@ async fn people_see_the_columns() {
             (column["name"].as_str().unwrap_or_default().to_owned(), column["priority"].as_i64().unwrap_or_default())
         })
         .collect();
-    let always = ["Name", "Phase", "Ready", "Age"];
-    let expected = ["Name", "Phase", "Ready", "Reason", "Node", "Isolation", "Storage", "Age"]
+    let always = ["Name", "Phase", "Ready", "URL", "Age"];
+    let expected = ["Name", "Phase", "Ready", "URL", "Reason", "Node", "Isolation", "Last-Activity", "Storage", "Age"]
         .map(|name| (name, i64::from(!always.contains(&name))));
     assert_eq!(columns, expected.map(|(name, priority)| (name.to_owned(), priority)));
     space.remove().await;
