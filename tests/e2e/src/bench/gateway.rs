@@ -1,4 +1,5 @@
-//! Figures of the gateway alone: requests per second and the time it adds, and the memory of many open streams.
+//! Figures of the gateway alone: requests per second and the time it adds, the memory of many open streams, and the wakes that
+//! many requests to one sleeping workspace write.
 //!
 //! A real API server without nodes (KUBECONFIG), the real programs, and a double of an agent server that answers as fast as it
 //! can in this process. Everything shares the machine: the load, the gateway and the double.
@@ -17,6 +18,7 @@ use futures::{StreamExt, stream};
 use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
 use hyper::{Request, Response, body::Frame, service::service_fn};
 use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -36,6 +38,8 @@ const LOAD_RUNS: usize = 3;
 const STREAMS: usize = 5000;
 /// Streams opened at once.
 const AT_ONCE: usize = 50;
+/// Requests at once to one sleeping workspace, as the goal is stated.
+const HELD: usize = 500;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 type Body = BoxBody<Bytes, Infallible>;
@@ -63,11 +67,13 @@ pub async fn run(operator: &Path) -> anyhow::Result<Vec<Figure>> {
     let streams = open_streams(gateway.address, &token).await?;
     let memory = vec![resident_mebibytes(gateway.pid)?];
     drop(streams);
+    let wakes = vec![wakes_of_many(&gateway, &token).await?];
     Ok(vec![
         Figure::new("the double alone, 50 connections", "/s", direct_rates, Goal::MedianAtLeast(15_000.0)),
         Figure::new("gateway: requests, 50 connections", "/s", rates, Goal::MedianAtLeast(15_000.0)),
         Figure::new("gateway: p50 over the double's, 50 connections", "ms", added, Goal::MedianAtMost(0.3)),
         Figure::new(format!("gateway: memory with {STREAMS} open streams"), "MiB", memory, Goal::MaxAtMost(100.0)),
+        Figure::new(format!("gateway: wakes that {HELD} requests write"), "", wakes, Goal::MaxAtMost(1.0)),
     ])
 }
 
@@ -93,18 +99,61 @@ async fn prepare(operator: &Path) -> anyhow::Result<()> {
     }
     controller.kill().await?;
     kubectl(&["create", "serviceaccount", "alice", "-n", "bench"]).await?;
-    let workspace = serde_json::json!({
+    workspace("api", "Always", &running(0)).await
+}
+
+/// A workspace of alice with a status that no operator writes here.
+async fn workspace(name: &str, run_policy: &str, status: &Value) -> anyhow::Result<()> {
+    let workspace = json!({
         "apiVersion": "agents.boring.dev/v1alpha1", "kind": "AgentWorkspace",
-        "metadata": {"name": "api", "namespace": "bench"},
-        "spec": {"runPolicy": "Always", "owner": {"user": "system:serviceaccount:bench:alice"}},
+        "metadata": {"name": name, "namespace": "bench"},
+        "spec": {"runPolicy": run_policy, "owner": {"user": "system:serviceaccount:bench:alice"}},
     });
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), workspace.to_string())?;
     kubectl(&["create", "-f", &file.path().display().to_string()]).await?;
-    let status =
-        format!(r#"{{"status":{{"phase":"Running","pod":{{"name":"api-agent","uid":"pod-1","ip":"{POD}"}}}}}}"#);
-    kubectl(&["patch", "aw", "api", "-n", "bench", "--subresource=status", "--type=merge", "-p", &status]).await?;
+    write_status(name, status).await
+}
+
+async fn write_status(name: &str, status: &Value) -> anyhow::Result<()> {
+    let patch = json!({ "status": status }).to_string();
+    kubectl(&["patch", "aw", name, "-n", "bench", "--subresource=status", "--type=merge", "-p", &patch]).await?;
     Ok(())
+}
+
+/// The status of a workspace whose pod is the double.
+fn running(settled: i64) -> Value {
+    json!({"phase": "Running", "settledTransition": settled, "pod": {"name": "agent", "uid": "pod-1", "ip": POD}})
+}
+
+/// Many requests at once for a sleeping workspace, which starts when all of them wait: how often its wake was written.
+async fn wakes_of_many(gateway: &Gateway, token: &str) -> anyhow::Result<f64> {
+    workspace("sleeper", "OnDemand", &json!({"phase": "Sleeping", "settledTransition": 0})).await?;
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    let url = format!("http://{}/w/bench/sleeper/small", gateway.address);
+    let ask = |wake: &'static str| client.get(&url).bearer_auth(token).header("x-workspace-wake", wake).send();
+    let began = Instant::now();
+    while ask("0").await?.status() != 503 {
+        ensure!(began.elapsed() < START_LIMIT, "the gateway never saw the sleeping workspace");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let requests = futures::future::try_join_all((0..HELD).map(|_| ask("1")));
+    let start = async {
+        let waiting = format!("agent_workspace_gateway_held_requests {HELD}");
+        let metrics = format!("http://{}/metrics", gateway.health);
+        let began = Instant::now();
+        while !client.get(&metrics).send().await?.text().await?.lines().any(|line| line == waiting) {
+            ensure!(began.elapsed() < START_LIMIT, "not all of {HELD} requests wait");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        write_status("sleeper", &running(1)).await
+    };
+    let (answers, ()) = tokio::try_join!(async { Ok(requests.await?) }, start)?;
+    let served = answers.iter().filter(|answer| answer.status() == 200).count();
+    ensure!(served == HELD, "{served} of {HELD} requests were served");
+    // Each write raises the counter, and with it the generation.
+    let generation = ["get", "agentworkspacewakes", "sleeper", "-n", "bench", "-o", "jsonpath={.metadata.generation}"];
+    Ok(kubectl(&generation).await?.parse()?)
 }
 
 async fn kubectl(arguments: &[&str]) -> anyhow::Result<String> {
@@ -117,6 +166,7 @@ async fn kubectl(arguments: &[&str]) -> anyhow::Result<String> {
 /// A running gateway; ends when dropped.
 struct Gateway {
     address: SocketAddr,
+    health: SocketAddr,
     pid: u32,
     _child: Child,
 }
@@ -136,7 +186,7 @@ impl Gateway {
             .spawn()
             .with_context(|| format!("start {}", operator.display()))?;
         let pid = child.id().context("the gateway ended at once")?;
-        Ok(Self { address, pid, _child: child })
+        Ok(Self { address, health, pid, _child: child })
     }
 }
 
