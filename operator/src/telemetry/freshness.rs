@@ -72,11 +72,15 @@ impl Freshness {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answered(&self, plural: &str) {
+    /// A watch that is answered after its first list has no failure any more, also where it is quiet and no event says so.
+    fn answered(&self, plural: &str, is_watch: bool) {
         if let Some(kind) = kind_of(plural)
             && let Some(watch) = self.lock().get_mut(&kind)
         {
             watch.answered = Some(Instant::now());
+            if is_watch && watch.listed {
+                watch.failure = None;
+            }
         }
     }
 
@@ -182,14 +186,38 @@ where
 
     fn call(&mut self, request: http::Request<Q>) -> Self::Future {
         let plural = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+        let is_watch = request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"));
         let freshness = Arc::clone(&self.freshness);
         let answer = self.inner.call(request);
         Box::pin(async move {
             let response = answer.await?;
             if response.status().is_success() {
-                freshness.answered(&plural);
+                freshness.answered(&plural, is_watch);
             }
             Ok(response)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answered_watch_is_over_its_failure_and_an_answered_list_is_not() {
+        let freshness = Arc::new(Freshness::new(&[Kind::AgentWorkspaceWake]));
+        freshness.started();
+        freshness.listed(Kind::AgentWorkspaceWake);
+        freshness.failed(Kind::AgentWorkspaceWake, "storage is (re)initializing".to_owned());
+        let server = tower::service_fn(|_: http::Request<()>| async { Ok::<_, ()>(http::Response::new(())) });
+        let mut client = FreshnessLayer::new(Arc::clone(&freshness)).layer(server);
+        let mut ask = async |query: &str| {
+            let uri = format!("/apis/agents.boring.dev/v1alpha1/agentworkspacewakes?{query}");
+            client.call(http::Request::get(uri).body(()).expect("a request")).await.expect("an answer");
+            freshness.problems()
+        };
+        let failure = vec!["watch of AgentWorkspaceWake: storage is (re)initializing".to_owned()];
+        assert_eq!(ask("limit=500").await, failure);
+        assert_eq!(ask("limit=500&watch=true").await, Vec::<String>::new());
     }
 }
