@@ -182,6 +182,7 @@ async fn stop(State(app): State<AppState>, Path(session_id): Path<String>, reque
 
 /// Query of the history.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct MessagesQuery {
     /// `1`: with the message of the running turn as far as it is.
     partial: Option<String>,

@@ -94,6 +94,7 @@ enum Follow {
 
 /// Query of the SDK's resume route.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct RunningQuery {
     /// This turn, live or finished.
     turn: Option<String>,
@@ -122,6 +123,7 @@ async fn running_stream(
 
 /// Query of the numbered resume route.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct TurnQuery {
     /// The last number seen; 0 or absent means all.
     cursor: Option<u64>,

@@ -122,7 +122,7 @@ async fn waiting(State(app): State<AppState>, Path(session_id): Path<String>) ->
 /// Query of a cancellation.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[into_params(rename_all = "camelCase")]
+#[into_params(rename_all = "camelCase", parameter_in = Query)]
 struct CancelQuery {
     /// This one, also before it has come; all that wait when absent.
     client_nonce: Option<String>,

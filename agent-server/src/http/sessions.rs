@@ -88,6 +88,7 @@ fn summary(app: &AppState, record: Record) -> Summary {
 
 /// Query of the list.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct ListQuery {
     /// 1 to 200; default 50.
     limit: Option<usize>,
@@ -264,6 +265,7 @@ struct FileChangeRecord {
 
 /// Query of the transcript.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct TranscriptQuery {
     /// `md` (default), `json` or `jsonl`.
     format: Option<String>,
