@@ -10,6 +10,10 @@ use super::error::SessionError;
 use super::transcript::{Read, Transcript};
 use crate::storage::{make_private_dir, private_file};
 
+/// Levels of nesting that a line may have. The parser refuses 128, and a line that cannot be read back would take
+/// everything before it out of the conversation.
+const MAX_LINE_DEPTH: usize = 120;
+
 /// A session file that this process writes.
 #[derive(Debug)]
 pub struct SessionFile {
@@ -23,6 +27,7 @@ impl SessionFile {
     /// machine that dies in between can leave a file without a header; nothing was acknowledged then, and
     /// [`SessionFile::open`] removes it.
     pub fn create(folder: &Path, name: &str, lines: &str) -> Result<Self, SessionError> {
+        refuse_deep(lines)?;
         make_private_dir(folder)?;
         let temporary = folder.join(format!("{name}.new"));
         let made = (|| {
@@ -74,8 +79,10 @@ impl SessionFile {
         Ok(Some(read.transcript))
     }
 
-    /// Appends whole lines and syncs them. After a failure nothing of them stays.
+    /// Appends whole lines and syncs them. After a failure nothing of them stays. A line that no reader could take is
+    /// refused.
     pub fn append(&mut self, lines: &str) -> Result<(), SessionError> {
+        refuse_deep(lines)?;
         let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
         match written {
             Ok(()) => {
@@ -104,6 +111,36 @@ impl SessionFile {
         }
         Ok(())
     }
+}
+
+fn refuse_deep(lines: &str) -> Result<(), SessionError> {
+    if lines.lines().any(|line| depth(line) > MAX_LINE_DEPTH) {
+        return Err(SessionError::Invalid {
+            field: "message",
+            message: format!("nested too deeply: a line of a session has at most {MAX_LINE_DEPTH} levels"),
+        });
+    }
+    Ok(())
+}
+
+/// Levels of nesting of a JSON text.
+fn depth(json: &str) -> usize {
+    let (mut now, mut most) = (0_usize, 0);
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => {
+                now += 1;
+                most = most.max(now);
+            }
+            b'}' | b']' if !in_string => now = now.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
 }
 
 fn lock(file: &File, id: &str) -> Result<(), SessionError> {
@@ -207,5 +244,23 @@ mod tests {
         assert_eq!(text, "{\"type\":\"session\"}\n{\"type\":\"label\"}\n");
         assert_eq!(file.size(), text.len() as u64);
         assert_eq!(list(folder.path()).expect("list"), [(path, "abc".to_owned(), text.len() as u64)]);
+    }
+
+    #[test]
+    fn a_line_that_could_not_be_read_back_is_refused_and_leaves_the_file_as_it_was() {
+        let folder = tempfile::tempdir().expect("folder");
+        let mut file = SessionFile::create(folder.path(), "s.jsonl", "{\"type\":\"session\"}\n").expect("made");
+        let nested = |levels: usize| format!("{}1{}\n", "{\"a\":".repeat(levels), "}".repeat(levels));
+        file.append(&nested(MAX_LINE_DEPTH)).expect("appended");
+        let before = file.size();
+        let refused = file.append(&nested(MAX_LINE_DEPTH + 1));
+        assert!(matches!(refused, Err(SessionError::Invalid { field: "message", .. })), "{refused:?}");
+        assert_eq!(std::fs::metadata(folder.path().join("s.jsonl")).expect("there").len(), before);
+        assert!(serde_json::from_str::<serde_json::Value>(&nested(MAX_LINE_DEPTH)).is_ok(), "the parser takes it");
+    }
+
+    #[test]
+    fn brackets_in_strings_are_no_nesting() {
+        assert_eq!(depth(r#"{"a": "[[{\"[", "b": ["\\", [1]]}"#), 3);
     }
 }
