@@ -3,6 +3,7 @@
 //! Owns the store and what may enter it. Must not know messages. All methods block.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -22,6 +23,8 @@ pub const MAX_TOTAL_BYTES: usize = 32 * 1024 * 1024;
 #[derive(Debug, Clone)]
 pub struct Attachments {
     root: PathBuf,
+    /// Held while uses begin or end: a file that loses its last use must not get another one while it goes.
+    uses: Arc<Mutex<()>>,
 }
 
 /// A file found in the store.
@@ -36,12 +39,13 @@ pub struct Attachment {
 impl Attachments {
     /// At a folder, made when the first file comes.
     pub fn new(root: PathBuf) -> Self {
-        Self { root }
+        Self { root, uses: Arc::default() }
     }
 
     /// Keeps bytes for a session.
     pub fn keep(&self, session_id: &str, name: &str, bytes: &[u8]) -> std::io::Result<KeptImage> {
         let sha256 = hex(&Sha256::digest(bytes));
+        let _uses = self.uses();
         let folder = self.root.join(&sha256);
         make_private_dir(&folder)?;
         let data = folder.join("data");
@@ -59,6 +63,7 @@ impl Attachments {
 
     /// Keeps files that are there for one more session.
     pub fn share(&self, session_id: &str, hashes: impl IntoIterator<Item = String>) -> std::io::Result<()> {
+        let _uses = self.uses();
         for hash in hashes.into_iter().filter(|hash| is_hash(hash)) {
             let folder = self.root.join(hash);
             if folder.is_dir() {
@@ -87,6 +92,7 @@ impl Attachments {
 
     /// Forgets a session's use of these hashes; files that nobody uses go.
     pub fn release(&self, session_id: &str, hashes: impl IntoIterator<Item = String>) {
+        let _uses = self.uses();
         for hash in hashes.into_iter().filter(|hash| is_hash(hash)) {
             let folder = self.root.join(hash);
             let _already_gone = std::fs::remove_file(folder.join(reference(session_id)));
@@ -99,6 +105,12 @@ impl Attachments {
                 tracing::warn!(kind = ?error.kind(), "an unused attachment could not be removed");
             }
         }
+    }
+}
+
+impl Attachments {
+    fn uses(&self) -> MutexGuard<'_, ()> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -173,6 +185,24 @@ mod tests {
         store.release("two", [kept.sha256.clone()]);
         assert_eq!(store.read(&kept.sha256).expect("read"), None);
         assert_eq!(store.read("../../etc/passwd").expect("read"), None);
+    }
+
+    #[test]
+    fn a_file_whose_last_use_ends_while_another_begins_is_whole_for_the_other() {
+        let folder = tempfile::tempdir().expect("folder");
+        let store = Attachments::new(folder.path().join("attachments"));
+        std::thread::scope(|scope| {
+            for session in ["one", "two", "three"] {
+                let store = store.clone();
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let kept = store.keep(session, "", b"shared").expect("kept");
+                        assert_eq!(store.read(&kept.sha256).expect("read").expect("there").bytes, b"shared");
+                        store.release(session, [kept.sha256]);
+                    }
+                });
+            }
+        });
     }
 
     #[test]
