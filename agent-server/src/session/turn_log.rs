@@ -61,6 +61,23 @@ impl State {
     }
 }
 
+/// Appends all of the bytes or none.
+fn append_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write as _;
+    if let Some(folder) = path.parent() {
+        make_private_dir(folder)?;
+    }
+    let mut file = private_file().create(true).append(true).open(path)?;
+    let before = file.metadata()?.len();
+    let written = file.write_all(bytes);
+    if written.is_err()
+        && let Err(error) = file.set_len(before)
+    {
+        tracing::error!(kind = ?error.kind(), "a half-written piece of a turn's log could not be cut");
+    }
+    written
+}
+
 fn to_json(chunk: &Chunk) -> String {
     serde_json::to_string(chunk).expect("chunks hold no map with keys other than strings")
 }
@@ -218,18 +235,18 @@ impl TurnLog {
         !state.ended || state.frames.iter().flatten().any(|frame| frame.number > cursor && !frame.transient)
     }
 
-    /// Writes what has not been written yet. Blocking.
+    /// Writes what has not been written yet. Blocking, by one at a time. After a failure nothing of it stays in the file and
+    /// all of it is tried again by the next call: a gap would make a later replay look whole without being so.
     pub fn flush(&self) -> std::io::Result<()> {
-        use std::io::Write as _;
         let bytes = std::mem::take(&mut self.lock().unflushed);
         if bytes.is_empty() {
             return Ok(());
         }
-        if let Some(folder) = self.path.parent() {
-            make_private_dir(folder)?;
+        let written = append_whole(&self.path, &bytes);
+        if written.is_err() {
+            self.lock().unflushed.splice(0..0, bytes);
         }
-        let mut file = private_file().create(true).append(true).open(&self.path)?;
-        file.write_all(&bytes)
+        written
     }
 
     /// Whether `flush` has something to do.
@@ -337,5 +354,21 @@ mod tests {
         assert_eq!(loaded.last_number(), 4 + CRASH_GAP);
         assert!(loaded.has_ended());
         assert_eq!(read(&loaded, 0).await, read(&log, 0).await);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_written_by_the_next_attempt() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("turns").join("turn_1.log");
+        std::fs::write(folder.path().join("turns"), "in the way").expect("written");
+        let log = TurnLog::new("turn_1", path.clone());
+        log.push(&delta("a"));
+        log.flush().expect_err("no folder");
+        log.push(&Chunk::Abort {});
+        log.end();
+        std::fs::remove_file(folder.path().join("turns")).expect("removed");
+        log.flush().expect("flush");
+        let (_, chunks) = TurnLog::load("turn_1", path).expect("read").expect("there");
+        assert_eq!(chunks, [delta("a"), Chunk::Abort {}]);
     }
 }
