@@ -150,7 +150,10 @@ fn check(transcript: &Transcript, follow_up: &FollowUp) -> Result<bool, SessionE
     }
     if let Some(id) = &follow_up.message.id {
         let answered = transcript.find_user_message(id);
-        if answered.is_some() || queue.waiting().iter().any(|waiting| waiting.user_message_id == *id) {
+        if answered.is_some()
+            || transcript.has_answer(id)
+            || queue.waiting().iter().any(|waiting| waiting.user_message_id == *id)
+        {
             let turn_id = answered.and_then(|found| found.turn).map(|turn| turn.turn_id.clone());
             return Err(SessionError::AlreadyExists { what: format!("message {id}"), turn_id });
         }

@@ -86,12 +86,15 @@ fn plan(transcript: &Transcript, submission: &Submission) -> Result<Plan, Sessio
     if let Some(replaced) = submission.replaces.as_deref().and_then(|id| transcript.find_user_message(id)) {
         return Ok(Plan::Edit { parent: replaced.entry.parent.clone() });
     }
-    match known {
-        Some((id, found)) => Err(SessionError::AlreadyExists {
+    match (known, submission.message.id.as_deref()) {
+        (Some((id, found)), _) => Err(SessionError::AlreadyExists {
             what: format!("message {id}"),
             turn_id: found.turn.map(|turn| turn.turn_id.clone()),
         }),
-        None => Ok(Plan::Append),
+        (None, Some(id)) if transcript.has_answer(id) => {
+            Err(SessionError::AlreadyExists { what: format!("message {id}"), turn_id: None })
+        }
+        (None, _) => Ok(Plan::Append),
     }
 }
 

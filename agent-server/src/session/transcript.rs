@@ -189,6 +189,11 @@ impl Transcript {
         })
     }
 
+    /// Whether the id is that of an assistant message, ours or another program's.
+    pub fn has_answer(&self, message_id: &str) -> bool {
+        self.has(message_id) || self.turns().any(|(_, turn)| turn.message_id == message_id)
+    }
+
     /// The line and the newest turn of a user message: looked for on the active branch first, then anywhere.
     pub fn find_user_message(&self, message_id: &str) -> Option<FoundUserMessage<'_>> {
         // Most messages are new, and then the branch is not asked for.
