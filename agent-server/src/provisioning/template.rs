@@ -106,6 +106,7 @@ fn attempt(
     template: &Path,
     step: &mut dyn FnMut() -> io::Result<()>,
 ) -> Result<TemplateOutcome, TemplateError> {
+    move_aside_what_is_not_ours(root)?;
     if root.try_exists(MARKER)? {
         remove_tree(root, FINISHED)?;
         return Ok(TemplateOutcome::DoneBefore);
@@ -140,6 +141,29 @@ fn attempt(
     step()?;
     remove_tree(root, FINISHED)?;
     Ok(outcome)
+}
+
+/// Commands can put anything in the place of our folder or of what is in it: a link, a file, a folder that cannot be entered.
+/// That must not keep the workspace from its next start, so it is moved aside, where its owner finds it.
+fn move_aside_what_is_not_ours(root: &Dir) -> Result<(), TemplateError> {
+    let kinds = [(OWN_FOLDER, true), (MARKER, false), (FINISHED, true), (UNFINISHED, true)];
+    for (name, is_folder) in kinds {
+        let as_made = match root.symlink_metadata(name) {
+            Ok(found) => found.is_dir() == is_folder && !found.is_symlink(),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        if !as_made {
+            let aside = format!("{OWN_FOLDER}-moved-{}", uuid::Uuid::now_v7().simple());
+            root.rename(OWN_FOLDER, root, &aside)?;
+            tracing::warn!(
+                found = name,
+                aside,
+                "something else was in the place of the server's own folder; moved it aside"
+            );
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 fn is_empty(root: &Dir) -> io::Result<bool> {

@@ -117,6 +117,35 @@ fn a_fresh_workspace_gets_it_once() {
 }
 
 #[test]
+fn what_commands_put_in_the_place_of_the_servers_folder_does_not_keep_the_workspace_from_its_start() {
+    type Spoil = fn(&std::path::Path);
+    let spoils: [Spoil; 5] = [
+        |own| symlink("/", own).expect("link"),
+        |own| fs::write(own, "a file").expect("written"),
+        |own| {
+            fs::create_dir(own).expect("folder");
+            symlink("/etc/passwd", own.join("provisioned")).expect("link");
+        },
+        |own| {
+            fs::create_dir(own).expect("folder");
+            fs::write(own.join("template-finished"), "a file").expect("written");
+        },
+        |own| fs::create_dir_all(own.join("provisioned")).expect("folders"),
+    ];
+    for spoil in spoils {
+        let place = Place::new();
+        fs::write(place.work().join("mine"), "mine").expect("written");
+        spoil(&place.work().join(OWN_FOLDER));
+        assert_eq!(place.copy().expect("fine"), TemplateOutcome::NotEmpty);
+        assert_eq!(place.own(), [".gitignore", "provisioned"]);
+        assert_eq!(place.copy().expect("fine"), TemplateOutcome::DoneBefore);
+        let names = fs::read_dir(place.work()).expect("listed").flatten().map(|entry| entry.file_name());
+        let aside = names.filter(|name| name.to_string_lossy().starts_with(".boring-agent-moved-")).count();
+        assert_eq!(aside, 1, "it is kept beside");
+    }
+}
+
+#[test]
 fn a_workspace_with_files_keeps_them_and_gets_nothing_even_when_it_is_emptied_later() {
     let place = Place::new();
     fs::write(place.work().join("mine"), "mine").expect("written");
