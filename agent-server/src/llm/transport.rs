@@ -31,6 +31,9 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 const MAX_ERROR_BODY: usize = 64 * 1024;
 /// Bound of one answer: 128,000 tokens of 4 bytes, 300 bytes of framing each, with room to spare.
 const MAX_STREAM_BYTES: usize = 64 * 1024 * 1024;
+/// Bound of one line of it. The event parser looks at an unfinished line anew with each piece, 0.3 s for this much in all;
+/// a server that sends a whole tool call in one event stays far below.
+const MAX_LINE_BYTES: usize = 2 * 1024 * 1024;
 
 /// What differs between the wires.
 pub trait Wire: Send + Sync + 'static {
@@ -136,10 +139,7 @@ impl<W: Wire> Transport<W> {
         let status = response.status().as_u16();
         let retry_after = retry_after(response.headers());
         let body = read_bounded(response).await;
-        let mut body = String::from_utf8_lossy(&body).into_owned();
-        if let Some(key) = key {
-            body = body.replace(key.expose_secret(), "[key]");
-        }
+        let body = without_key(&String::from_utf8_lossy(&body), key);
         let error = W::refusal(status, &body, retry_after);
         if error != LlmError::Auth {
             return error;
@@ -261,7 +261,12 @@ impl<W: Wire> Call<W> {
             EventStreamError::Utf8(_) => LlmError::Protocol("not UTF-8".into()),
             EventStreamError::Parser(_) => LlmError::Protocol("not an event stream".into()),
         })?;
-        self.decoder.take(&event.data, &mut emit)?;
+        self.decoder.take(&event.data, &mut emit).map_err(|error| match error {
+            LlmError::Refused(text) => {
+                LlmError::Refused(without_key(&text, self.transport.key.get().ok().flatten().as_ref()))
+            }
+            other => other,
+        })?;
         self.over = self.decoder.is_done();
         Ok(())
     }
@@ -300,15 +305,28 @@ impl<W: Wire> Call<W> {
 /// The events in a body, which is bounded.
 fn events(bytes: impl Stream<Item = Result<Bytes, LlmError>> + Send + 'static) -> Events {
     let mut received = 0;
+    let mut line = 0;
     let bounded = bytes.map(move |chunk| {
         let chunk = chunk?;
         received += chunk.len();
         if received > MAX_STREAM_BYTES {
             return Err(LlmError::Protocol(format!("an answer of more than {MAX_STREAM_BYTES} bytes")));
         }
+        line = match chunk.iter().rposition(|byte| *byte == b'\n') {
+            Some(last) => chunk.len() - last - 1,
+            None => line + chunk.len(),
+        };
+        if line > MAX_LINE_BYTES {
+            return Err(LlmError::Protocol(format!("a line of more than {MAX_LINE_BYTES} bytes")));
+        }
         Ok(chunk)
     });
     bounded.eventsource().boxed()
+}
+
+/// A server may echo the key in an error.
+fn without_key(text: &str, key: Option<&SecretString>) -> String {
+    key.map_or_else(|| text.to_owned(), |key| text.replace(key.expose_secret(), "[key]"))
 }
 
 async fn read_bounded(mut response: reqwest::Response) -> Vec<u8> {

@@ -87,6 +87,14 @@ async fn all(mut call: Call<ChatCompletions>) -> (Vec<ModelEvent>, Option<LlmErr
 }
 
 #[tokio::test]
+async fn a_line_without_end_is_cut_off_at_its_bound() {
+    let transport = client("http://127.0.0.1:1", value("k")).transport;
+    let pieces = vec![Bytes::from(vec![b'x'; 64 * 1024]); 33];
+    let refused = LlmError::Protocol("a line of more than 2097152 bytes".into());
+    assert_eq!(all(Call::answered(&transport, pieces)).await, (Vec::new(), Some(refused)));
+}
+
+#[tokio::test]
 async fn a_stream_split_or_cut_at_any_byte_gives_the_same_events_or_a_clean_error() {
     let bytes = Bytes::from_static(STREAM.as_bytes());
     let transport = client("http://127.0.0.1:1", value("k")).transport;
@@ -267,6 +275,12 @@ async fn every_refusal_has_its_class_and_only_passing_ones_are_repeated() {
         (
             ResponseTemplate::new(200).set_body_string("hi"),
             LlmError::Protocol("the answer is no event stream".into()),
+            1,
+        ),
+        (
+            ResponseTemplate::new(200)
+                .set_body_raw("data: {\"error\": {\"message\": \"bad key secret-key\"}}\n\n", "text/event-stream"),
+            refused("bad key [key]"),
             1,
         ),
         (ResponseTemplate::new(200).set_delay(Duration::from_secs(5)), LlmError::Timeout, 4),
