@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::crd::{AgentWorkspace, ConditionType};
 
@@ -81,14 +82,15 @@ pub fn status(workspace: &AgentWorkspace) -> String {
         line("Ended", &end.reason);
     }
     let mut conditions = status.conditions;
-    // Trouble is False, but for the types that only exist in trouble.
-    let fine = |kind: &str, status: &str| match kind {
-        "Stalled" | "Reconciling" => status == "False",
-        _ => status == "True",
+    // Trouble is False, but for the types that only exist in trouble. That nothing runs while it rests is as it should be.
+    let fine = |condition: &Condition| match (condition.type_.as_str(), condition.reason.as_str()) {
+        ("Stalled" | "Reconciling", _) => condition.status == "False",
+        (_, "Sleeping" | "Stopped") => true,
+        _ => condition.status == "True",
     };
-    conditions.sort_by_key(|condition| fine(&condition.type_, &condition.status));
+    conditions.sort_by_key(fine);
     for condition in &conditions {
-        let mark = if fine(&condition.type_, &condition.status) { "ok" } else { "->" };
+        let mark = if fine(condition) { "ok" } else { "->" };
         writeln!(text, "{mark} {}={} {}: {}", condition.type_, condition.status, condition.reason, condition.message)
             .expect("writing to a string does not fail");
     }
@@ -143,6 +145,19 @@ mod tests {
              -> Ready=False SecretNotFound: why\n\
              -> Stalled=True SecretNotFound: why\n\
              ok StorageReady=True Available: why\n"
+        );
+    }
+
+    #[test]
+    fn what_rests_is_not_in_trouble() {
+        let conditions = [condition("Running", "False", "Sleeping"), condition("AgentReady", "Unknown", "Sleeping")];
+        let text = status(&workspace("api", &json!({"phase": "Sleeping", "conditions": conditions})));
+        assert_eq!(
+            text,
+            "Workspace  api\n\
+             Phase      Sleeping\n\
+             ok Running=False Sleeping: why\n\
+             ok AgentReady=Unknown Sleeping: why\n"
         );
     }
 
