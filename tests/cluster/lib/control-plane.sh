@@ -47,6 +47,8 @@ api_server_start() {
         # Writes are counted from it by user; metrics have no user.
         --audit-policy-file "$HERE/manifests/audit-policy.yaml" --audit-log-path "$LOGS/audit.log"
         --profiling=false
+        # Tests give pods another seccomp profile than the operator does, to see what becomes of them.
+        --feature-gates MutatingAdmissionPolicy=true --runtime-config admissionregistration.k8s.io/v1beta1=true
         # The identity with which it passes requests on to extension servers.
         --requestheader-client-ca-file "$PKI/front-proxy-ca.crt" --requestheader-allowed-names front-proxy
         --requestheader-username-headers X-Remote-User --requestheader-group-headers X-Remote-Group

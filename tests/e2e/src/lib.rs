@@ -5,4 +5,5 @@ pub mod bench;
 pub mod chat;
 pub mod cluster;
 pub mod gateway;
+pub mod sandboxes;
 pub mod workspace;
