@@ -76,7 +76,9 @@ machine_state() {
     ip -o link show | awk -F': ' '$2 !~ /^awo/ { print "interface", $2 }'
     ip -o link show | grep -c "awo$(cat "/var/lib/agent-workspace-operator/clusters/$NAME/index" 2>/dev/null || echo none)[@:]" || true
     ip -4 route show | grep -v 'dev awo' || true
-    iptables-save 2>/dev/null | grep -v -e '^#' -e '^:' || true
+    # iptables makes a table with its first rule and keeps it when that is gone: empty, it changes nothing.
+    iptables-save 2>/dev/null |
+        awk '/^[*]/ { table = $1 } /^-/ { print table, $0 } /^:/ && $2 != "ACCEPT" { print table, $1, $2 }' || true
     find /sys/fs/cgroup -type d -name "agent-workspace-*-$NAME" -printf 'group %p\n'
     find /var/lib/agent-workspace-operator/clusters -maxdepth 1 -name "$NAME*" -printf 'folder %p\n' 2>/dev/null
     grep -ls "^$NAME" /var/lib/agent-workspace-operator/indexes/* 2>/dev/null || true
