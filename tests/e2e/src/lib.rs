@@ -6,4 +6,5 @@ pub mod chat;
 pub mod cluster;
 pub mod gateway;
 pub mod sandboxes;
+pub mod wheel;
 pub mod workspace;

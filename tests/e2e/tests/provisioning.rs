@@ -8,30 +8,13 @@ use std::time::Duration;
 
 use e2e::chat::Turn;
 use e2e::cluster::{Cluster, has_condition};
+use e2e::wheel::WHEEL;
 use e2e::workspace::{Connection, KIND, MODEL_URL, START_LIMIT, Workspace};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 /// A start that makes two Python environments on a busy two-core machine: 10–20 s, so five minutes are ample.
 const PREPARED_LIMIT: Duration = Duration::from_secs(300);
-
-/// Prints a wheel with a module `greeting` and a program `greet` in base64.
-const WHEEL: &str = r#"
-import base64, io, zipfile
-info = "greeting-1.0.dist-info"
-files = {
-    "greeting.py": "WORD = 'hello from a library'\ndef main():\n    print(WORD)\n",
-    f"{info}/METADATA": "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n",
-    f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    f"{info}/entry_points.txt": "[console_scripts]\ngreet = greeting:main\n",
-}
-files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
-memory = io.BytesIO()
-with zipfile.ZipFile(memory, "w") as archive:
-    for path, content in files.items():
-        archive.writestr(path, content)
-print(base64.b64encode(memory.getvalue()).decode())
-"#;
 
 fn wheel() -> String {
     let output = Command::new("python3").args(["-c", WHEEL]).output().unwrap();

@@ -7,6 +7,7 @@ use e2e::cluster::{Cluster, condition};
 use e2e::sandboxes::{
     Profile, applied, attack, install_profile, keep_profiles, namespace, replace_profile, running, sandbox_ready,
 };
+use e2e::wheel::WHEEL;
 use e2e::workspace::{Connection, Workspace};
 use serde_json::{Value, json};
 
@@ -76,26 +77,11 @@ async fn on_a_kernel_without_landlock_direct_mode_is_recorded_as_readable_and_la
     cluster.delete_namespace(&namespace).await.unwrap();
 }
 
-const WHEEL: &str = r#"
-import zipfile
-info = "greeting-1.0.dist-info"
-files = {
-    "greeting.py": "def main():\n    print('hello from a library')\n",
-    f"{info}/METADATA": "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n",
-    f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    f"{info}/entry_points.txt": "[console_scripts]\ngreet = greeting:main\n",
-}
-files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
-with zipfile.ZipFile("greeting-1.0-py3-none-any.whl", "w") as archive:
-    for path, content in files.items():
-        archive.writestr(path, content)
-"#;
-
 /// What people and models do first in a fresh workspace.
 const TOOLS: [&str; 6] = [
     "git init -q . && git config user.name a && git config user.email a@b.c",
     "echo x > file && git add file && git commit -q -m first && test -z \"$(git status --short file)\"",
-    "python3 wheel.py && python3 -m venv venv && venv/bin/pip install -q --no-index --find-links . greeting && venv/bin/greet",
+    "python3 wheel.py | base64 -d > greeting-1.0-py3-none-any.whl && python3 -m venv venv && venv/bin/pip install -q --no-index --find-links . greeting && venv/bin/greet",
     "test \"$(seq 100000 | sort -rn | head -n 1)\" = 100000 && yes | head -n 3 > /dev/null",
     "if command -v node; then node -e 'setTimeout(() => {}, 1)'; fi",
     "(python3 -u -m http.server 8999 --bind 127.0.0.1 > log 2>&1 &) ; until grep -q port log 2>/dev/null; do sleep 0.05; done",
