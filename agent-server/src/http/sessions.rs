@@ -115,13 +115,11 @@ async fn list(State(app): State<AppState>, Query(query): Query<ListQuery>) -> Ap
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(ApiError::invalid_field("limit", format!("1 to {MAX_PAGE}")));
     }
-    if let Some(cursor) = &query.cursor {
-        parse_cursor(cursor)?;
-    }
+    let after = query.cursor.as_deref().map(parse_cursor).transpose()?;
+    let after = after.map(|(time, id)| (time.to_owned(), id.to_owned()));
     let words = query.q.unwrap_or_default().to_lowercase();
     let wanted = move |record: &Record| {
-        let after = query.cursor.as_deref().and_then(|cursor| cursor.split_once('~'));
-        after.is_none_or(|after| (record.updated_at.as_str(), record.id.as_str()) < after)
+        after.as_ref().is_none_or(|(time, id)| (&record.updated_at, &record.id) < (time, id))
             && (words.is_empty()
                 || record.title.to_lowercase().contains(&words)
                 || record.id.to_lowercase().contains(&words))

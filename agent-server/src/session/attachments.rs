@@ -106,9 +106,7 @@ impl Attachments {
             }
         }
     }
-}
 
-impl Attachments {
     fn uses(&self) -> MutexGuard<'_, ()> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
